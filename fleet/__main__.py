@@ -123,6 +123,8 @@ def prepare(root: Path, testing: bool) -> str:
 def _alone(root: Path) -> Iterator[None]:
     # The folder itself is locked: a lock file inside .venv would vanish when .venv is made anew.
     handle = os.open(root, os.O_RDONLY)
+    # The installer inherits the lock: should this process be killed, the next one waits until the installer is gone.
+    os.set_inheritable(handle, True)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX)
         yield
@@ -203,7 +205,7 @@ def _write_stamp(root: Path, testing: bool, before: dict[str, str]) -> None:
 
 
 def _call(command: list[str]) -> None:
-    if subprocess.run(command, stdout=sys.stderr).returncode != 0:
+    if subprocess.run(command, stdout=sys.stderr, close_fds=False, check=False).returncode != 0:
         _give_up(f"`{' '.join(command[:4])} ...` failed for the reason above; put that right and run the same again.")
 
 

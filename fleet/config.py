@@ -195,7 +195,7 @@ def _broken(found: _Found, rule: Rule, settings: Settings) -> str:
     first, second = (
         f"{found.spelled(name)} ({shown(name, getattr(settings, name))})" for name in (rule.first, rule.second)
     )
-    return f"{first} must be {rule.must} {second}: {rule.because}"
+    return f"{first} must be {rule.must} {second}, {rule.because}"
 
 
 def _blamed(found: _Found, rule: Rule) -> str:
@@ -204,8 +204,8 @@ def _blamed(found: _Found, rule: Rule) -> str:
 
 
 def _got(name: str, value: Any) -> str:
-    if name in SECRETS and isinstance(value, str):
-        return shown(name, value)
+    if name in SECRETS:
+        return shown(name, value) if isinstance(value, str) else "something that is not text"
     text = json.dumps(value, ensure_ascii=False, default=str)
     return text if len(text) <= 80 else f"{text[:80]}…"
 

@@ -150,7 +150,7 @@ class Rule:
 
 
 RULES = (
-    Rule("shard_id", "below", "shard_count", "shards count from 0", lambda s: s.shard_id < s.shard_count),
+    Rule("shard_id", "below", "shard_count", "since shards count from 0", lambda s: s.shard_id < s.shard_count),
     Rule(
         "lookahead",
         "at least",
@@ -162,7 +162,7 @@ RULES = (
         "db_max_idle_conns",
         "at most",
         "db_max_open_conns",
-        "no more connections can be idle than are open",
+        "since only open connections can be idle",
         lambda s: s.db_max_idle_conns <= s.db_max_open_conns,
     ),
 )
@@ -212,14 +212,16 @@ def shown(name: str, value: Any) -> str:
 
 def redact(address: str) -> str:
     """A database address with its passwords replaced; what is not understood is hidden whole."""
-    scheme, separator, rest = address.partition("://")
-    if not separator:
+    scheme, _, rest = address.partition("://")
+    if not re.match(r"\s*[\w+.-]+://", address):
         if not re.match(r"\s*\w+\s*=", address):
             return "***"
         return re.sub(r"(?i)(password\s*=\s*)('(?:\\.|[^'\\])*('|$)|(?:\\.|[^\s\\])*)", r"\1***", address)
     # Up to the last @: a password that was not percent-encoded may hold an @ or a / itself.
     user, at, place = rest.rpartition("@")
-    if at and ":" in user:
+    if "?" in user:  # the @ may stand inside an option such as password=, so no part is safe to show
+        return f"{scheme}://***"
+    if ":" in user:
         user = user.partition(":")[0] + ":***"
     place, question, query = place.partition("?")
     options = [option.partition("=") for option in query.split("&")]

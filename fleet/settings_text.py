@@ -24,7 +24,7 @@ file that holds the address, for secrets mounted as files; `DATABASE_URL` wins o
 
 Durations are whole numbers with a unit: `100ms`, `30s`, `5m`, `6h`, `1d`, `1h30m`. Every mistake is reported at once
 before anything starts, and a name that is not a setting is a mistake: any in the file, those that begin with `FLEET_`
-in the environment. `fleetctl config check` only checks, `fleetctl config show --origin` tells where each value came from.
+in the environment. `fleetctl config check` only checks; `fleetctl config show --origin` tells where values came from.
 
 | name | default | meaning |
 |---|---|---|

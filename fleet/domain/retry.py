@@ -105,10 +105,10 @@ def after_attempt(attempt: int, outcome: Outcome, policy: RetryPolicy, chance: f
             return _failed(AttemptOutcome.REFUSED, reason, status_code)
         case Broken(reason, status_code) if policy.is_last(attempt):
             return _failed(AttemptOutcome.BROKEN, reason, status_code)
-        case Broken(reason, status_code, None):
-            return _again(AttemptOutcome.BROKEN, reason, policy.delay(attempt, chance), status_code)
-        case Broken(reason, status_code, float() | int() as retry_after):
-            return _again(AttemptOutcome.BROKEN, reason, max(0.0, min(retry_after, RETRY_AFTER_CAP)), status_code)
+        case Broken(reason, status_code, retry_after):
+            asked = None if retry_after is None else max(0.0, min(retry_after, RETRY_AFTER_CAP))
+            wait = policy.delay(attempt, chance) if asked is None else asked
+            return _again(AttemptOutcome.BROKEN, reason, wait, status_code)
         case TimedOutAttempt(reason) if policy.is_last(attempt):
             return _failed(AttemptOutcome.TIMEOUT, reason)
         case TimedOutAttempt(reason):

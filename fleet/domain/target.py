@@ -62,11 +62,11 @@ def _check_url(url: str) -> None:
     if _NOT_IN_A_URL.search(url):
         raise UsageError(f"The URL {url!r} has a space or control character; percent-encode it.")
     parts = _split(url)
+    if "@" in parts.netloc:
+        # Neither here nor in _split is the URL repeated: it may hold a password.
+        raise UsageError("The URL must not carry a user name or password; put them in an Authorization header.")
     if parts.scheme not in ("http", "https"):
         raise UsageError(f"The URL {url!r} must start with http:// or https://.")
-    if "@" in parts.netloc:
-        # The URL itself is not repeated here: it holds a password.
-        raise UsageError("The URL must not carry a user name or password; put them in an Authorization header.")
     if not parts.hostname:
         raise UsageError(f"The URL {url!r} names no host; write it like https://example.com/path.")
 
@@ -76,7 +76,9 @@ def _split(url: str) -> SplitResult:
         parts = urlsplit(url)
         _ = parts.port  # read only because reading it is what checks it
     except ValueError as error:
-        raise UsageError(f"The URL {url!r} cannot be read: {error}.") from error
+        raise UsageError(
+            "The URL has no readable host and port; write it like https://example.com:8443/path."
+        ) from error
     return parts
 
 

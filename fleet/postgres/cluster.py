@@ -108,7 +108,7 @@ def postmaster(cluster: Cluster) -> tuple[int, int] | None:
     try:
         lines = (cluster.data / "postmaster.pid").read_text().splitlines()
         pid, port = int(lines[0]), int(lines[3])
-    except (FileNotFoundError, ValueError, IndexError):
+    except (FileNotFoundError, NotADirectoryError, ValueError, IndexError):
         return None
     return (pid, port) if _is_postmaster(pid, cluster.data) else None
 
@@ -131,7 +131,7 @@ def start(
             env=_clean(environ),
             cwd="/",
             start_new_session=True,
-            preexec_fn=account.before_exec,
+            preexec_fn=account.before_exec,  # noqa: PLW1509 - it only makes system calls and takes no lock
         )
     _children.append(child)
     return child
@@ -182,7 +182,8 @@ def _is_postmaster(pid: int, data: Path) -> bool:
             return os.path.samefile(f"/proc/{pid}/cwd", data)
         except OSError:
             return False
-    shown = subprocess.run(["ps", "-ww", "-o", "command=", "-p", str(pid)], capture_output=True, text=True).stdout
+    ps = ["ps", "-ww", "-o", "command=", "-p", str(pid)]
+    shown = subprocess.run(ps, capture_output=True, text=True, check=False).stdout
     return "postgres" in shown and str(data) in shown
 
 
@@ -190,7 +191,7 @@ def _disown_stale_pid(pid_file: Path) -> None:
     """Keep Postgres from taking the unrelated process that now has the old pid for a running server.
 
     Postgres ignores a pid equal to its parent's (it must be a leftover from before a reboot). So the number becomes
-    ours, and the rest of the file stays: from it Postgres knows whether backends of a killed postmaster still use the data.
+    ours, and the rest of the file stays: it tells Postgres whether backends of a killed postmaster still use the data.
     """
     with contextlib.suppress(FileNotFoundError):
         lines = pid_file.read_text().splitlines(keepends=True)
@@ -214,7 +215,13 @@ def _clean(environ: Mapping[str, str]) -> dict[str, str]:
 
 def _run(command: list[str | Path], account: Account, environ: Mapping[str, str], stdin: bytes = b"") -> None:
     done = subprocess.run(
-        command, input=stdin, capture_output=True, env=_clean(environ), cwd="/", preexec_fn=account.before_exec
+        command,
+        input=stdin,
+        capture_output=True,
+        env=_clean(environ),
+        cwd="/",
+        preexec_fn=account.before_exec,
+        check=False,
     )
     if done.returncode != 0:
         said = done.stderr.decode(errors="replace").strip().splitlines()

@@ -12,14 +12,15 @@ from urllib.parse import urlsplit
 
 from fleet.errors import FleetError, TimedOut
 from fleet.postgres import cluster as clusters
-from fleet.postgres.account import account_for
+from fleet.postgres.account import Account, account_for
 from fleet.postgres.binaries import find_binaries, major_version
 from fleet.postgres.cluster import Cluster
 
 # Long, because it covers recovery after a crash; a server that cannot start says so at once.
 START_SECONDS = 120.0
-# What passes by itself: backends of a killed postmaster that are still leaving, a port taken a moment ago.
-PASSING = ("is still in use", "could not create any TCP/IP sockets", "shared memory block")
+# What passes by itself: backends of a killed postmaster that are still leaving, a port taken a moment ago, and a
+# postmaster whose starter was killed before it had written its pid.
+PASSING = ("is still in use", "could not create any TCP/IP sockets", '"postmaster.pid" already exists')
 
 
 class Server:
@@ -51,8 +52,7 @@ def attach(data_dir: Path, environ: Mapping[str, str] = os.environ) -> Server:
     data_dir = Path(os.path.abspath(data_dir))
     cluster = Cluster(data_dir)
     try:
-        if not data_dir.is_dir():
-            data_dir.mkdir(parents=True, mode=0o700)
+        data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
         with _deciding(data_dir):
             users = _lock(data_dir / "users.lock", fcntl.LOCK_SH)
             try:
@@ -113,6 +113,14 @@ def _bring_up(cluster: Cluster, environ: Mapping[str, str]) -> str:
     os.chmod(cluster.folder, 0o700)
     if not (cluster.data / "PG_VERSION").exists():
         clusters.initialise(cluster, bin_dir, major, account, environ)
+    dsn = _wait_until_it_accepts(cluster, bin_dir, account, environ)
+    if not cluster.dsn.exists() or cluster.dsn.read_text() != dsn + "\n":
+        clusters.write_private(cluster.dsn, dsn + "\n")
+    return dsn
+
+
+def _wait_until_it_accepts(cluster: Cluster, bin_dir: Path, account: Account, environ: Mapping[str, str]) -> str:
+    """Start a postmaster whenever there is none, until one answers."""
     log_start = _size(cluster.log)
     child: subprocess.Popen[bytes] | None = None
     deadline = time.monotonic() + START_SECONDS
@@ -124,17 +132,11 @@ def _bring_up(cluster: Cluster, environ: Mapping[str, str]) -> str:
         if found is not None:
             dsn = _dsn(cluster, found[1])
             if _accepts(dsn):
-                _publish(cluster, dsn)
                 return dsn
         elif child is None:
             child = clusters.start(cluster, bin_dir, clusters.choose_port(_last_port(cluster)), account, environ)
         time.sleep(0.02)
     raise TimedOut(f"The embedded Postgres in {cluster.folder} did not accept connections; look at {cluster.log}.")
-
-
-def _publish(cluster: Cluster, dsn: str) -> None:
-    if not cluster.dsn.exists() or cluster.dsn.read_text() != dsn + "\n":
-        clusters.write_private(cluster.dsn, dsn + "\n")
 
 
 def _dsn(cluster: Cluster, port: int) -> str:

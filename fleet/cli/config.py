@@ -1,0 +1,38 @@
+"""fleetctl config: what the settings are, where they came from, and whether they are right."""
+
+import json
+from dataclasses import asdict
+
+import click
+
+
+@click.group()
+def config() -> None:
+    """Show and check the settings."""
+
+
+@config.command()
+@click.option("--origin", is_flag=True, help="Also tell where each value came from.")
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON list with everything about each setting.")
+def show(origin: bool, as_json: bool) -> None:
+    """Print every setting and its value, passwords hidden."""
+    from fleet.config import describe, load_with_origin
+
+    rows = describe(load_with_origin())
+    if as_json:
+        click.echo(json.dumps([asdict(row) for row in rows], indent=2))
+        return
+    name_width = max(len(row.name) for row in rows)
+    value_width = max(len(row.value) for row in rows)
+    for row in rows:
+        line = f"{row.name:<{name_width}}  {row.value:<{value_width}}"
+        click.echo((f"{line}  {row.origin}" if origin else line).rstrip())
+
+
+@config.command()
+def check() -> None:
+    """Check the settings without starting anything; exits 2 and lists every mistake if there is one."""
+    from fleet.config import load_with_origin
+
+    given = sorted({origin for origin in load_with_origin().origins.values() if origin != "default"})
+    click.echo(f"The settings are valid ({', '.join(['defaults', *given])}).")
