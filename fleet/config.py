@@ -123,7 +123,7 @@ def _read_toml(found: _Found, environ: Mapping[str, str], toml: Path | None) -> 
     named = toml or (Path(environ["FLEET_CONFIG"]) if environ.get("FLEET_CONFIG") else None)
     path = named or next((place for place in TOML_PLACES if place.is_file()), None)
     if path is None:
-        return
+        return None
     try:
         content = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:

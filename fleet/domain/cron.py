@@ -40,7 +40,7 @@ def expand(expression: str) -> str:
         return MACROS[text.lower()]
     fields = " ".join(text.split())
     if not fields.isascii():
-        raise UsageError(f"cron expression {expression!r} has characters outside ASCII; use digits, names and * , - / L #")
+        raise UsageError(f"cron expression {expression!r} is not plain ASCII; use digits, names and * , - / L #")
     try:
         next(CronSim(fields, datetime(2024, 1, 1, tzinfo=UTC)))
     except CronSimError as error:

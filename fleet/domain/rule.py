@@ -7,7 +7,7 @@ jittered or actual one.
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from itertools import islice
+from itertools import islice, pairwise
 from typing import NamedTuple
 
 from fleet.domain.cron import planned_times
@@ -16,9 +16,9 @@ INSTANT = timedelta(milliseconds=1)
 
 
 class Passed(NamedTuple):
-    """The planned times of a stretch, counted: how many, the last of them, and the first after it."""
+    """The planned times of a stretch: how many, the last of them, and the first after it."""
 
-    count: int
+    number: int
     last: datetime | None
     next: datetime | None
 
@@ -62,7 +62,7 @@ class Rule:
         if self.interval_seconds is not None:
             return timedelta(seconds=self.interval_seconds)
         times = list(islice(self.after(self.start_at - INSTANT), sample))
-        return min((b - a for a, b in zip(times, times[1:], strict=False)), default=None)
+        return min((b - a for a, b in pairwise(times)), default=None)
 
     def _passed_interval(self, first: datetime, until: datetime) -> Passed:
         step = timedelta(seconds=self.interval_seconds or 0)

@@ -1,11 +1,12 @@
 """A schedule as a person defines it: checked as a whole, with the defaults that depend on other choices filled in."""
 
 import json
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from fleet.domain import cron
+from fleet.domain.instant import format_instant
 from fleet.domain.rule import INSTANT, Rule
 from fleet.errors import UsageError
 
@@ -75,6 +76,22 @@ class Definition:
         return replace(self, jitter_ms=jitter, overlap=overlap, cron_expression=expression)
 
 
+INSTANTS = ("run_at", "start_at", "end_at")
+
+
+def to_json(definition: Definition) -> dict[str, Any]:
+    """What the person wrote, without what was not said: an edit starts from here, and defaults follow the edit."""
+    values = {f.name: getattr(definition, f.name) for f in fields(Definition)}
+    for name in INSTANTS:
+        values[name] = None if values[name] is None else format_instant(values[name])
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def from_json(values: dict[str, Any]) -> Definition:
+    instants = {name: datetime.fromisoformat(values[name]) for name in INSTANTS if name in values}
+    return Definition(**{**values, **instants})
+
+
 def check(definition: Definition, now: datetime) -> None:
     """Refuse what cannot work, in one sentence, before anything is written."""
     _check_name(definition)
@@ -123,7 +140,7 @@ def _check_jitter(definition: Definition, rule: Rule) -> None:
 
 def _check_limits(definition: Definition) -> None:
     if definition.catch_up == "all" and definition.overlap == "skip":
-        raise UsageError("catch-up 'all' with overlap 'skip' would run one and skip the rest; use overlap queue or allow")
+        raise UsageError("catch-up 'all' with overlap 'skip' would run one and skip the rest; use queue or allow")
     if not 1 <= definition.timeout_seconds <= 60:
         raise UsageError(f"timeout must be between 1s and 60s, got {definition.timeout_seconds:g}s")
     if not 1 <= definition.max_attempts <= 100:

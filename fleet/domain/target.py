@@ -1,4 +1,4 @@
-"""Where an execution is delivered to, checked before it is stored: a bad target should fail its author, not its runs."""
+"""Where an execution is delivered to, checked before it is stored: a bad one should fail its author, not its runs."""
 
 import re
 from collections.abc import Mapping

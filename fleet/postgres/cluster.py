@@ -131,7 +131,7 @@ def start(
             env=_clean(environ),
             cwd="/",
             start_new_session=True,
-            preexec_fn=account.before_exec,  # noqa: PLW1509 - it only makes system calls and takes no lock
+            preexec_fn=account.before_exec,
         )
     _children.append(child)
     return child

@@ -29,7 +29,7 @@ SESSION = {
     "timezone": "UTC",
     "idle_in_transaction_session_timeout": "5000",
 }
-NETWORK = {
+NETWORK: dict[str, str | int | None] = {
     "connect_timeout": 5,
     "keepalives": 1,
     "keepalives_idle": 10,
@@ -48,7 +48,7 @@ def conninfo(dsn: str, name: str, statement_timeout: float, lock_timeout: float 
     }
     given = conninfo_to_dict(dsn)
     options = " ".join([str(given.get("options") or ""), *(f"-c {key}={value}" for key, value in session.items())])
-    return make_conninfo(dsn, **{**NETWORK, "application_name": name, "options": options.strip()})
+    return make_conninfo(dsn, **NETWORK, application_name=name, options=options.strip())
 
 
 def pool(dsn: str, name: str, settings: Settings) -> AsyncConnectionPool[Connection]:
@@ -77,6 +77,13 @@ async def connect(dsn: str, name: str = "fleetctl", statement_timeout: float = 3
         raise Unhealthy(f"cannot connect to Postgres: {reason(error)}; check DATABASE_URL") from None
     async with connection:
         yield connection
+
+
+async def rows(connection: Connection, sql: str, parameters: dict[str, Any] | None = None) -> list[dict[str, Any]]:
+    """Run one statement; its rows by column name."""
+    cursor = await connection.execute(sql, parameters)
+    names = [column.name for column in cursor.description or ()]
+    return [dict(zip(names, row, strict=True)) for row in await cursor.fetchall()]
 
 
 async def wait_for_postgres(dsn: str, seconds: float, on_wait: Any) -> None:

@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import Any, NamedTuple
 from uuid import UUID
 
-from fleet.store.connection import Connection
+from fleet.store.connection import Connection, rows
 
 
 class Leased(NamedTuple):
@@ -330,16 +330,30 @@ ATTEMPTS = """
 SELECT execution_id, attempt, worker_id, started_at, finished_at, outcome, status_code, error
   FROM attempts WHERE execution_id = %(id)s ORDER BY attempt
 """
-RETRIES = "SELECT count(*) AS made FROM executions WHERE schedule_id = %(schedule_id)s AND scheduled_at = %(at)s AND scope = %(scope)s AND run LIKE 'retry-%%'"
+RETRIES = """
+SELECT count(*) AS made FROM executions
+ WHERE schedule_id = %(schedule_id)s AND scheduled_at = %(at)s AND scope = %(scope)s AND run LIKE 'retry-%%'
+"""
 
 
 async def get(connection: Connection, execution_id: UUID, workspace: str) -> dict[str, Any] | None:
-    rows = await _rows(connection, GET, {"id": execution_id, "workspace": workspace})
-    return rows[0] if rows else None
+    found = await rows(connection, GET, {"id": execution_id, "workspace": workspace})
+    return found[0] if found else None
+
+
+LATEST_FAILED = """
+SELECT id, schedule_id, scope, scheduled_at FROM executions
+ WHERE schedule_id = %(schedule_id)s AND status = 'failed' ORDER BY scheduled_at DESC, finished_at DESC LIMIT 1
+"""
+
+
+async def latest_failed(connection: Connection, schedule_id: UUID) -> dict[str, Any] | None:
+    found = await rows(connection, LATEST_FAILED, {"schedule_id": schedule_id})
+    return found[0] if found else None
 
 
 async def attempts_of(connection: Connection, execution_id: UUID) -> list[dict[str, Any]]:
-    return await _rows(connection, ATTEMPTS, {"id": execution_id})
+    return await rows(connection, ATTEMPTS, {"id": execution_id})
 
 
 async def retries_made(connection: Connection, execution: dict[str, Any]) -> int:
@@ -348,10 +362,4 @@ async def retries_made(connection: Connection, execution: dict[str, Any]) -> int
         "at": execution["scheduled_at"],
         "scope": execution["scope"],
     }
-    return int((await _rows(connection, RETRIES, parameters))[0]["made"])
-
-
-async def _rows(connection: Connection, sql: str, parameters: dict[str, Any]) -> list[dict[str, Any]]:
-    cursor = await connection.execute(sql, parameters)
-    names = [column.name for column in cursor.description or ()]
-    return [dict(zip(names, row, strict=True)) for row in await cursor.fetchall()]
+    return int((await rows(connection, RETRIES, parameters))[0]["made"])

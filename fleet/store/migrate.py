@@ -55,10 +55,9 @@ def engine_url(dsn: str | None = None) -> str:
 
 
 def _run(dsn: str, command: str, revision: str) -> None:
-    from sqlalchemy import create_engine, pool, text
-
     from alembic import command as alembic
     from alembic.config import Config
+    from sqlalchemy import create_engine, pool, text
 
     config = Config()
     config.set_main_option("script_location", str(script_location()).replace("%", "%%"))

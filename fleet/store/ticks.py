@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from uuid import UUID
 
 from fleet.domain.planning import Plan
-from fleet.store.connection import Connection
+from fleet.store.connection import Connection, rows
 
 
 class Generated(NamedTuple):
@@ -100,7 +100,7 @@ async def generate_intervals(
 PLANNABLE = """
 SELECT s.id, s.next_tick_needed_at, s.next_n, s.interval_seconds, s.cron_expression, s.run_at, s.timezone,
        s.anchor_at, s.start_at, s.end_at, s.jitter_ms, s.catch_up, s.catch_up_window_seconds, s.max_plans_per_tick,
-       s.misfire_grace_seconds, now() AS now,
+       s.misfire_grace_seconds, clock_timestamp() AS now,
        CASE WHEN s.max_runs IS NOT NULL THEN s.max_runs - s.runs_removed
             - (SELECT count(*) FROM executions e WHERE e.schedule_id = s.id AND e.run = '')
             - (SELECT count(*) FROM cron_ticks t WHERE t.schedule_id = s.id) END AS budget
@@ -124,9 +124,7 @@ async def take_due(
     connection: Connection, *, lookahead: float, batch: int, shard: int = 0, shards: int = 1
 ) -> list[dict[str, Any]]:
     """Lock the schedules whose planned times Python must compute. The caller applies its plans and commits."""
-    return await _rows(
-        connection, TAKE_DUE, {"lookahead": lookahead, "batch": batch, "shard": shard, "shards": shards}
-    )
+    return await rows(connection, TAKE_DUE, {"lookahead": lookahead, "batch": batch, "shard": shard, "shards": shards})
 
 
 TAKE_ONE = (
@@ -141,8 +139,8 @@ TAKE_ONE = (
 
 async def take_one(connection: Connection, schedule_id: UUID, lookahead: float) -> dict[str, Any] | None:
     """The same for one schedule whose row this transaction holds already; None when its window is planned."""
-    rows = await _rows(connection, TAKE_ONE, {"id": schedule_id, "lookahead": lookahead})
-    return rows[0] if rows else None
+    found = await rows(connection, TAKE_ONE, {"id": schedule_id, "lookahead": lookahead})
+    return found[0] if found else None
 
 
 # next_n is compared once more: a belt beside the row lock.
@@ -251,7 +249,8 @@ WITH taken AS (
     ON CONFLICT DO NOTHING
     RETURNING id
 ), skipped AS MATERIALIZED (
-    SELECT j.schedule_id, j.scope, j.scheduled_at, j.n, j.max_runs, CASE WHEN j.runs THEN 'overlap' ELSE 'catch_up' END AS reason
+    SELECT j.schedule_id, j.scope, j.scheduled_at, j.n, j.max_runs,
+           CASE WHEN j.runs THEN 'overlap' ELSE 'catch_up' END AS reason
       FROM judged j
      WHERE (SELECT count(*) FROM emitted) <> (SELECT count(*) FROM judged)
        AND NOT EXISTS (SELECT FROM emitted i WHERE i.id = j.id)
@@ -317,11 +316,3 @@ async def seconds_to_next(connection: Connection) -> float | None:
     """How long until the next tick is due, by the database's clock."""
     row = await (await connection.execute(NEXT_DUE)).fetchone()
     return None if row is None else float(row[0])
-
-
-async def _rows(connection: Connection, sql: str, parameters: dict[str, Any]) -> list[dict[str, Any]]:
-    cursor = await connection.execute(sql, parameters)
-    names = [column.name for column in cursor.description or ()]
-    return [dict(zip(names, row, strict=True)) for row in await cursor.fetchall()]
-
-
