@@ -1,6 +1,7 @@
-"""Find the database: the operator's by DATABASE_URL, or the embedded one, brought up and migrated by whoever is first."""
+"""Find the database: the operator's by DATABASE_URL, or the embedded one, brought up by whoever is first."""
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,7 +11,7 @@ from fleet import postgres
 from fleet.errors import Unhealthy
 from fleet.settings import Settings
 from fleet.store import migrate
-from fleet.store.connection import reason
+from fleet.store.connection import reason, wait_for_postgres
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +29,15 @@ class Database:
             await asyncio.to_thread(self.embedded.close)
 
 
+async def revive(database: Database, settings: Settings) -> Database:
+    """Bring the embedded server up again if it died; nobody else may be there to do it."""
+    if database.embedded is None or postgres.is_running(database.embedded.data_dir):
+        return database
+    revived = await open_database(settings)
+    await database.close()
+    return revived
+
+
 async def open_database(settings: Settings) -> Database:
     """The database's address. The operator's own is neither contacted nor migrated here."""
     if settings.database_url is not None:
@@ -39,6 +49,15 @@ async def open_database(settings: Settings) -> Database:
         await asyncio.to_thread(server.close)
         raise
     return Database(server.dsn, server)
+
+
+async def prepare_database(settings: Settings, on_wait: Callable[[str], None]) -> Database:
+    """Like open_database, but the operator's own is waited for and migrated as well."""
+    database = await open_database(settings)
+    if database.embedded is None:
+        await wait_for_postgres(database.dsn, settings.db_connect_wait.total_seconds(), on_wait)
+        await asyncio.to_thread(_migrate, database.dsn)
+    return database
 
 
 def _migrate(dsn: str) -> None:

@@ -14,10 +14,8 @@ from typing import Any
 import psycopg
 from psycopg import AsyncConnection
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
-from psycopg_pool import AsyncConnectionPool
 
 from fleet.errors import Unhealthy
-from fleet.settings import Settings
 
 Connection = AsyncConnection[Any]
 
@@ -49,21 +47,6 @@ def conninfo(dsn: str, name: str, statement_timeout: float, lock_timeout: float 
     given = conninfo_to_dict(dsn)
     options = " ".join([str(given.get("options") or ""), *(f"-c {key}={value}" for key, value in session.items())])
     return make_conninfo(dsn, **NETWORK, application_name=name, options=options.strip())
-
-
-def pool(dsn: str, name: str, settings: Settings) -> AsyncConnectionPool[Connection]:
-    """A role's connections, in autocommit: every hot step is one statement, others open their transaction."""
-    return AsyncConnectionPool(
-        conninfo(dsn, name, settings.db_op_timeout.total_seconds()),
-        kwargs={"autocommit": True, "prepare_threshold": None},
-        min_size=min(1, settings.db_max_idle_conns),
-        max_size=settings.db_max_open_conns,
-        max_lifetime=settings.db_conn_max_lifetime.total_seconds(),
-        max_idle=settings.db_conn_max_idle_time.total_seconds(),
-        reconnect_timeout=1.0,
-        timeout=settings.db_op_timeout.total_seconds(),
-        open=False,
-    )
 
 
 @asynccontextmanager

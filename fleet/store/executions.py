@@ -28,6 +28,8 @@ class Leased(NamedTuple):
     max_attempts: int
     backoff: list[float]
     lease: float
+    late: float
+    """Seconds from execute_at to the lease, by the database's clock."""
 
 
 # SKIP LOCKED splits the work; the status is checked again on the locked row. In a queue only the head may go: no
@@ -57,7 +59,7 @@ UPDATE executions e
  WHERE e.id = free.id
 RETURNING e.id, e.attempt, e.scheduled_at, e.execute_at, e.scope, e.schedule_id, s.name, e.workspace_id,
           s.target::text, s.payload::text, s.timeout_seconds, s.delivery, s.max_attempts, s.backoff_seconds,
-          coalesce(s.lease_seconds, %(lease)s)
+          coalesce(s.lease_seconds, %(lease)s), date_part('epoch', clock_timestamp() - e.execute_at)
 """
 
 
@@ -86,6 +88,20 @@ async def lease(
         },
     )
     return [Leased(*row) for row in await cursor.fetchall()]
+
+
+# A lease whose answer never came was never acted on: the token, which the worker chose itself, finds what it may hold.
+UNTAKE = """
+UPDATE executions
+   SET status = 'emitted', attempt = attempt - 1, lease_token = NULL, leased_until = NULL
+ WHERE status = 'in_progress' AND leased_by = %(worker)s AND lease_token = ANY(%(tokens)s)
+RETURNING id
+"""
+
+
+async def untake(connection: Connection, worker: str, tokens: Sequence[UUID]) -> int:
+    """Undo leases of ours that were granted unheard; nothing was sent, so no attempt is spent."""
+    return len(await rows(connection, UNTAKE, {"worker": worker, "tokens": list(tokens)}))
 
 
 HEARTBEAT = """

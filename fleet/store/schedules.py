@@ -228,6 +228,19 @@ async def switch(
     await connection.execute(SWITCH, parameters)
 
 
+# A schedule that cannot be planned (its zone is gone from the time-zone data, say) must not fail every pass for ever.
+PARK = """
+UPDATE cron_schedules
+   SET enabled = false, paused_at = clock_timestamp(), updated_at = clock_timestamp(), note = %(note)s
+ WHERE id = %(id)s
+"""
+
+
+async def park(connection: Connection, schedule_id: UUID, note: str) -> None:
+    """Pause a schedule that makes its step crash, with the reason where people look."""
+    await connection.execute(PARK, {"id": schedule_id, "note": note})
+
+
 CLOSE = """
 UPDATE cron_schedules
    SET deleted_at = clock_timestamp(), enabled = false, next_tick_needed_at = NULL, updated_at = clock_timestamp()

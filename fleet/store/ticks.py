@@ -204,6 +204,8 @@ class Emitted(NamedTuple):
     skipped: int
     uncap: list[UUID]
     lateness: list[float]
+    overlapped: int
+    """How many of the skipped ones were skipped by overlap; the others by catch-up."""
 
 
 # The tick is locked, deleted, and becomes an execution or a gap in one commit. No lock on the schedule: it would make
@@ -279,6 +281,7 @@ WITH taken AS (
 SELECT (SELECT count(*) FROM judged), (SELECT count(*) FROM emitted), (SELECT count(*) FROM skipped),
        (SELECT array_agg(DISTINCT schedule_id) FROM skipped WHERE max_runs IS NOT NULL),
        (SELECT array_agg(date_part('epoch', clock_timestamp() - execute_at)) FROM judged WHERE runs),
+       (SELECT count(*) FROM skipped WHERE reason = 'overlap'),
        (SELECT count(*) FROM alarm)
 """
 
@@ -292,7 +295,7 @@ async def emit(
     )
     row = await cursor.fetchone()
     assert row is not None
-    return Emitted(row[0], row[1], row[2], row[3] or [], row[4] or [])
+    return Emitted(row[0], row[1], row[2], row[3] or [], row[4] or [], row[5])
 
 
 # A planned time that was skipped does not count as a run: the generator may plan one more. It counts again itself,

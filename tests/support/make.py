@@ -50,16 +50,37 @@ class Make:
         )
 
 
-# Ids are a function of the planned time, so the ticks' are made anew.
+# Ids are a function of the planned time, so they are made anew.
 AGE = (
     """UPDATE cron_schedules SET anchor_at = anchor_at - %(by)s * interval '1 second',
               start_at = start_at - %(by)s * interval '1 second',
+              end_at = end_at - %(by)s * interval '1 second', run_at = run_at - %(by)s * interval '1 second',
               created_at = created_at - %(by)s * interval '1 second',
               next_tick_needed_at = next_tick_needed_at - %(by)s * interval '1 second',
               accounted_from = accounted_from - %(by)s * interval '1 second' WHERE id = %(id)s""",
     """UPDATE schedule_versions SET anchor_at = anchor_at - %(by)s * interval '1 second',
-              start_at = start_at - %(by)s * interval '1 second', after_at = after_at - %(by)s * interval '1 second'
+              start_at = start_at - %(by)s * interval '1 second', after_at = after_at - %(by)s * interval '1 second',
+              end_at = end_at - %(by)s * interval '1 second', run_at = run_at - %(by)s * interval '1 second'
         WHERE schedule_id = %(id)s""",
+    """UPDATE gaps SET first_scheduled_at = first_scheduled_at - %(by)s * interval '1 second',
+              last_scheduled_at = last_scheduled_at - %(by)s * interval '1 second' WHERE schedule_id = %(id)s""",
+    # Final executions refuse to change, so they are put back as new rows; their attempts follow them.
+    """WITH old AS (DELETE FROM attempts a USING executions e
+                     WHERE a.execution_id = e.id AND e.schedule_id = %(id)s
+                 RETURNING a.*, e.schedule_id, e.scope, e.run, e.scheduled_at)
+       INSERT INTO attempts
+       SELECT fleet_id(fleet_tail(schedule_id, scope, run), scheduled_at - %(by)s * interval '1 second'),
+              attempt, worker_id, started_at, finished_at, outcome, status_code, error
+         FROM old ORDER BY scheduled_at""",
+    """WITH old AS (DELETE FROM executions WHERE schedule_id = %(id)s RETURNING *)
+       INSERT INTO executions
+       SELECT (jsonb_populate_record(NULL::executions, to_jsonb(old) || jsonb_build_object(
+                  'id', fleet_id(fleet_tail(schedule_id, scope, run), scheduled_at - %(by)s * interval '1 second'),
+                  'slot', CASE WHEN slot > 0 THEN slot - %(by)s * 1000 ELSE slot END,
+                  'scheduled_at', scheduled_at - %(by)s * interval '1 second',
+                  'execute_at', execute_at - %(by)s * interval '1 second',
+                  'next_attempt_at', next_attempt_at - %(by)s * interval '1 second'))).*
+         FROM old ORDER BY scheduled_at""",
     """UPDATE cron_ticks t SET scheduled_at = scheduled_at - %(by)s * interval '1 second',
               execute_at = execute_at - %(by)s * interval '1 second',
               id = fleet_id(fleet_tail(schedule_id, scope, ''), scheduled_at - %(by)s * interval '1 second')

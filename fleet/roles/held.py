@@ -1,0 +1,61 @@
+"""One leased execution in a dispatcher's hands."""
+
+import asyncio
+import time
+from uuid import UUID
+
+import orjson
+
+from fleet.delivery.http import Request
+from fleet.store.executions import Leased
+
+# Between this worker's last look at its clock and the first byte on the wire something may take a moment.
+MARGIN = 0.2
+BODILESS = ("GET", "HEAD")
+
+
+class LeaseOver(Exception):
+    """By this worker's own clock the lease may have ended, so nothing may be sent."""
+
+
+class Held:
+    def __init__(self, execution: Leased, token: UUID, leased_at: float) -> None:
+        self.execution = execution
+        self.token = token
+        self.leased_at = leased_at
+        """On the monotonic clock, from before the lease was asked for: it never ends later than we believe."""
+        self.sent = False
+        self.is_over = False
+        self.is_lost = False
+        self.task: asyncio.Task[None] | None = None
+
+    def sending(self) -> None:
+        """Called right before the first byte can leave."""
+        if time.monotonic() > self.leased_at + self.execution.lease * (1 - MARGIN):
+            self.is_over = True
+            raise LeaseOver
+        self.sent = True
+
+    def wants_renewal(self) -> bool:
+        return time.monotonic() >= self.leased_at + self.execution.lease / 3
+
+    def lose(self) -> None:
+        """The lease passed to another, or the execution was cancelled: stop, and write nothing."""
+        self.is_lost = True
+        if self.task is not None:
+            self.task.cancel()
+
+
+def request_of(execution: Leased) -> Request:
+    target = orjson.loads(execution.target)
+    return Request(
+        execution_id=str(execution.id),
+        schedule=execution.schedule,
+        scheduled_at=execution.scheduled_at,
+        attempt=execution.attempt,
+        url=target["url"],
+        method=target["method"],
+        headers=target["headers"],
+        body=b"" if execution.payload is None or target["method"] in BODILESS else execution.payload.encode(),
+        timeout=execution.timeout,
+    )
