@@ -33,6 +33,7 @@ from fleet.store.workers import Worker
 
 HEARTBEAT_SECONDS = 5.0
 LONGEST_BACKOFF = 2.0
+SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 LOST = (psycopg.OperationalError, psycopg.InterfaceError, PoolTimeout)
 
@@ -51,6 +52,10 @@ async def run(role: Role, settings: Settings, *, once: bool = False) -> None:
             await _Loop(role, settings, database, stop).run(once)
     finally:
         await database.close()
+        # A second SIGTERM must not kill a process that is on its way out: its exit code says that all went well.
+        for number in SIGNALS:
+            asyncio.get_running_loop().remove_signal_handler(number)
+            signal.signal(number, signal.SIG_IGN)
 
 
 class _Loop:
@@ -213,6 +218,6 @@ def _stop_on_signals(role: Role) -> asyncio.Event:
         stop.set()
         role.wake.set()
 
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in SIGNALS:
         asyncio.get_running_loop().add_signal_handler(number, ask)
     return stop

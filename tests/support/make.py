@@ -76,7 +76,7 @@ AGE = (
        INSERT INTO executions
        SELECT (jsonb_populate_record(NULL::executions, to_jsonb(old) || jsonb_build_object(
                   'id', fleet_id(fleet_tail(schedule_id, scope, run), scheduled_at - %(by)s * interval '1 second'),
-                  'slot', CASE WHEN slot > 0 THEN slot - %(by)s * 1000 ELSE slot END,
+                  'slot', CASE WHEN slot > 0 THEN slot - (%(by)s::numeric * 1000000)::bigint ELSE slot END,
                   'scheduled_at', scheduled_at - %(by)s * interval '1 second',
                   'execute_at', execute_at - %(by)s * interval '1 second',
                   'next_attempt_at', next_attempt_at - %(by)s * interval '1 second'))).*

@@ -1,0 +1,65 @@
+"""Calls fleetctl: in this process where there are many calls, in one of its own where that is the point."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from click.testing import CliRunner
+
+from fleet.cli import fleetctl
+from fleet.errors import FleetError
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+
+
+class Answer(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+
+class Fleetctl:
+    def __init__(self, dsn: str) -> None:
+        self.dsn = dsn
+
+    def __call__(self, *arguments: str, stdin: str | None = None) -> Answer:
+        """In this process, with what `main` does about errors."""
+        result = CliRunner().invoke(fleetctl, arguments, input=stdin, env={"DATABASE_URL": self.dsn})
+        if isinstance(result.exception, FleetError):
+            return Answer(result.exception.exit_code, result.stdout, f"{result.stderr}fleetctl: {result.exception}\n")
+        if result.exception is not None and not isinstance(result.exception, SystemExit):
+            raise result.exception
+        return Answer(result.exit_code, result.stdout, result.stderr)
+
+    def json(self, *arguments: str) -> Any:
+        """What it prints as JSON; it must succeed."""
+        answer = self(*arguments, "--json")
+        assert answer.code == 0, answer.err
+        return answer.json
+
+    def start(self, *arguments: str | bytes) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [sys.executable, "-m", "fleet", *arguments],
+            cwd=REPOSITORY,
+            env={**os.environ, "DATABASE_URL": self.dsn},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def process(self, *arguments: str | bytes) -> Answer:
+        """In a process of its own, as a person's shell would start it."""
+        return ended(self.start(*arguments))
+
+
+def ended(process: subprocess.Popen[str]) -> Answer:
+    out, err = process.communicate(timeout=60)
+    return Answer(process.returncode, out, err)
