@@ -17,6 +17,7 @@ SNAPSHOT = (
     "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY",
     "SET LOCAL enable_seqscan = on",
     "SET LOCAL work_mem = '128MB'",
+    "SET LOCAL cursor_tuple_fraction = 1",
     "SET LOCAL idle_in_transaction_session_timeout = '10min'",
 )
 
@@ -70,20 +71,20 @@ WITH scoped AS MATERIALIZED (
 COUNTS = (
     FATES
     + """
-SELECT (SELECT coalesce(sum(next_n - 1 - accounted_n), 0) FROM scoped)::bigint AS planned,
+SELECT (SELECT coalesce(sum(next_n - 1 - accounted_n), 0) FROM scoped) AS planned,
        count(*) FILTER (WHERE f.what = 'tick') AS pending,
        count(*) FILTER (WHERE f.what = 'execution' AND f.first_n > s.accounted_n) AS executed,
        coalesce(sum(f.last_n - greatest(f.first_n, s.accounted_n + 1) + 1)
-                FILTER (WHERE f.what = 'gap' AND f.last_n > s.accounted_n), 0)::bigint AS gaps
+                FILTER (WHERE f.what = 'gap' AND f.last_n > s.accounted_n), 0) AS gaps
   FROM fates f JOIN scoped s ON s.id = f.schedule_id AND s.scope = f.scope
 """
 )
 
 
-async def counts(connection: Connection, part: Part) -> dict[str, int]:
-    """How many planned times there are, and how many have which fate."""
+async def counts(connection: Connection, part: Part) -> tuple[int, int, int, int]:
+    """How many planned times there are; of these pending, executed, and in gaps."""
     [row] = await rows(connection, COUNTS, part._asdict())
-    return row
+    return int(row["planned"]), int(row["pending"]), int(row["executed"]), int(row["gaps"])
 
 
 # Fates are cut to the numbers that must be tiled. A last row at next_n makes a hole at the end look like any other.
@@ -150,9 +151,9 @@ MARKS = (
     SELECT s.id, s.name, s.scope, f.what, mark.n, mark.at, s.accounted_n
       FROM fates f
       JOIN scoped s ON s.id = f.schedule_id AND s.scope = f.scope
-     CROSS JOIN LATERAL (VALUES (f.first_n, f.first_at), (f.last_n, f.last_at)) AS mark (n, at)
+     CROSS JOIN LATERAL (VALUES (true, f.first_n, f.first_at), (false, f.last_n, f.last_at)) AS mark (opens, n, at)
      WHERE mark.n > s.accounted_n AND mark.n < s.next_n
-       AND (f.what = 'gap' OR mark.n IS NOT NULL)
+       AND (mark.opens OR f.last_n > f.first_n OR f.last_at <> f.first_at)
      UNION ALL
     SELECT c.id, c.name, s.scope, 'cursor', c.next_n, c.next_tick_needed_at, c.accounted_n
       FROM scoped s JOIN cron_schedules c ON c.id = s.id AND c.scopes[1] = s.scope
@@ -235,7 +236,8 @@ async def cron_marks(connection: Connection, part: Part) -> AsyncIterator[CronMa
             yield CronMark(*row)
 
 
-# The tail is worked out here once more; the stored one is what the row's id was made from.
+# The tail is worked out here once more; the stored one is what the row's id was made from. Two calls of fleet_id, not
+# one around a CASE: Postgres inlines the cheap one, which makes the statement six times as fast.
 WRONG_ROWS = """
 WITH scoped AS MATERIALIZED (
     SELECT s.id, s.name, scope.scope, fleet_tail(s.id, scope.scope, '') AS tail
@@ -254,8 +256,8 @@ SELECT s.name AS schedule, s.id AS schedule_id, s.scope, k.what, k.n, k.schedule
   FROM kept k
   JOIN scoped s ON s.id = k.schedule_id AND s.scope = k.scope
  CROSS JOIN LATERAL (
-       SELECT fleet_id(CASE k.run WHEN '' THEN s.tail ELSE fleet_tail(s.id, s.scope, k.run) END, k.scheduled_at) AS id
-       ) AS derived
+       SELECT CASE k.run WHEN '' THEN fleet_id(s.tail, k.scheduled_at)
+                         ELSE fleet_id(fleet_tail(s.id, s.scope, k.run), k.scheduled_at) END AS id) AS derived
  WHERE k.id <> derived.id OR (k.run = '' AND k.execute_at < k.scheduled_at)
  ORDER BY s.name, s.id, s.scope, k.scheduled_at
  LIMIT %(limit)s

@@ -7,11 +7,13 @@ import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import psycopg
 from click.testing import CliRunner
 
 from fleet.cli import fleetctl
 from fleet.errors import FleetError
 
+TABLES = ("cron_schedules", "schedule_versions", "cron_ticks", "executions", "attempts", "gaps", "workers")
 REPOSITORY = Path(__file__).resolve().parents[2]
 
 
@@ -63,3 +65,18 @@ class Fleetctl:
 def ended(process: subprocess.Popen[str]) -> Answer:
     out, err = process.communicate(timeout=60)
     return Answer(process.returncode, out, err)
+
+
+def counts(dsn: str) -> dict[str, int]:
+    """How many rows each table has: what must not change when something is refused."""
+    with psycopg.connect(dsn) as connection:
+        return {table: connection.execute(f"SELECT count(*) FROM {table}").fetchone()[0] for table in TABLES}  # type: ignore[call-overload, index]
+
+
+def finish(sql: psycopg.Connection[Any], execution_id: str, status: str, error: str | None = None) -> None:
+    """End an execution as a dispatcher would."""
+    sql.execute(
+        "UPDATE executions SET status = %s, attempt = 1, error = %s, started_at = now() - interval '2 seconds',"
+        " finished_at = now() WHERE id = %s",
+        (status, error, execution_id),
+    )
