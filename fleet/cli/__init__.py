@@ -2,7 +2,7 @@
 
 import importlib
 import sys
-from typing import Any
+from typing import Any, NoReturn
 
 import click
 
@@ -53,11 +53,31 @@ def fleetctl(context: click.Context, /, toml: str | None, **flags: Any) -> None:
 def main() -> None:
     """Every mistake ends in one sentence on stderr and the exit code that belongs to it."""
     try:
-        fleetctl.main(prog_name="fleetctl", standalone_mode=True)
+        sys.exit(fleetctl.main(prog_name="fleetctl", standalone_mode=False) or 0)
     except FleetError as error:
-        click.echo(f"fleetctl: {error}", err=True)
+        _fail(str(error), error.exit_code)
+    except click.exceptions.NoArgsIsHelpError as error:
+        click.echo(error.format_message(), err=True)
         sys.exit(error.exit_code)
+    except click.UsageError as error:
+        hint = f"; see `{error.ctx.command_path} --help`" if error.ctx else ""
+        _fail(_sentence(error.format_message()) + hint, error.exit_code)
+    except click.ClickException as error:
+        _fail(_sentence(error.format_message()), error.exit_code)
+    except (click.Abort, KeyboardInterrupt):
+        _fail("stopped before it was done", 130)
     except BrokenPipeError:
         # Whoever read our output (head, less) has seen enough.
         sys.stderr.close()
         sys.exit(0)
+
+
+def _fail(sentence: str, code: int) -> NoReturn:
+    click.echo(f"fleetctl: {sentence}", err=True)
+    sys.exit(code)
+
+
+def _sentence(message: str) -> str:
+    """click's own messages, written like ours."""
+    text = " ".join(message.split()).rstrip(".")
+    return text[:1].lower() + text[1:]

@@ -9,7 +9,7 @@ from fleet.roles import ROLES, load_role
 
 
 @click.command()
-@click.argument("role", type=click.Choice(ROLES))
+@click.argument("role", type=click.Choice(ROLES), metavar="ROLE")
 @click.option("--once", is_flag=True, help="Do what there is to do now, then end.")
 @click.option("--shard-id", metavar="N", help="Slice of the schedules to look after first (SHARD_ID).")
 @click.option("--shard-count", metavar="N", help="Number of slices (SHARD_COUNT).")

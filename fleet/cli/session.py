@@ -15,7 +15,7 @@ import click
 
 from fleet.config import Settings, load
 from fleet.domain.instant import format_instant
-from fleet.errors import Conflict, Unhealthy
+from fleet.errors import Conflict, Unhealthy, UsageError
 from fleet.operations.database import check_schema, open_database
 from fleet.operations.schedules import Window
 from fleet.store.connection import Connection, connect, reason
@@ -68,9 +68,18 @@ def command(function: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, Non
 
     @functools.wraps(function)
     def run(*args: P.args, **kwargs: P.kwargs) -> None:
+        _refuse_broken_text(kwargs.values())
         asyncio.run(function(*args, **kwargs))
 
     return run
+
+
+def _refuse_broken_text(values: Iterable[Any]) -> None:
+    """Bytes that are not UTF-8 come from the shell as half characters, which no database takes."""
+    texts = [text for value in values for text in (value if isinstance(value, tuple) else (value,))]
+    for text in texts:
+        if isinstance(text, str) and any("\ud800" <= character <= "\udfff" for character in text):
+            raise UsageError(f"{text!a} is not UTF-8 text; check the terminal's encoding")
 
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
@@ -79,6 +88,16 @@ workspace_option = click.option("--workspace", "-w", metavar="NAME", help="Works
 
 def print_json(value: Any) -> None:
     click.echo(json.dumps(value, indent=2, ensure_ascii=False, default=_plain))
+
+
+async def print_json_pages(pages: AsyncIterator[list[dict[str, Any]]]) -> None:
+    """One JSON list, an element a line, printed as the pages come: it may be far longer than memory."""
+    opening = "["
+    async for page in pages:
+        lines = [json.dumps(element, ensure_ascii=False, default=_plain) for element in page]
+        click.echo(opening + "\n" + ",\n".join(lines), nl=False)
+        opening = ","
+    click.echo("[]" if opening == "[" else "\n]")
 
 
 def _plain(value: Any) -> Any:

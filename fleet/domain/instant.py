@@ -16,11 +16,11 @@ def parse_instant(text: str, now: datetime) -> datetime:
         return now + parse_duration(words[3:].strip())
     try:
         at = datetime.fromisoformat(words)
-    except ValueError:
+        at = at.replace(tzinfo=UTC) if at.tzinfo is None else at.astimezone(UTC)
+    except (ValueError, OverflowError):
         raise UsageError(
             f"time {text!r} is not understood; write 2026-05-01T12:00:00Z, 'in 5m', '2h ago' or 'now'"
         ) from None
-    at = at.replace(tzinfo=UTC) if at.tzinfo is None else at.astimezone(UTC)
     return at - timedelta(microseconds=at.microsecond % 1000)
 
 

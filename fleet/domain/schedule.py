@@ -15,6 +15,12 @@ LONGEST_NAME = 200
 LARGEST_PAYLOAD = 256 * 1024
 LONGEST_INTERVAL = 10 * 366 * 86_400
 LARGEST_DEFAULT_JITTER_MS = 30_000
+# The database counts jitter in 32 bits of milliseconds: 24 days.
+MOST_JITTER_MS = 2**31 - 2
+MOST_PLANS = 10_000
+MOST_RUNS = 10**15
+# Ids hold milliseconds since 1970, and rules need room to look ahead before dates end.
+FIRST_YEAR, LAST_YEAR = 1970, 2999
 
 # What a change of these means: other planned times, so the grid is planned anew from the moment of the edit.
 RULE_FIELDS = ("interval_seconds", "cron_expression", "run_at", "timezone", "align", "start_at", "end_at")
@@ -119,6 +125,7 @@ def _check_rule(definition: Definition, now: datetime) -> None:
         raise UsageError(f"interval must be between 1 second and 10 years, got {seconds} seconds")
     if definition.align and seconds is None:
         raise UsageError("--align belongs to --every: a cron expression is aligned by itself")
+    _check_instants(definition)
     cron.zone(definition.timezone)
     if definition.cron_expression is not None:
         cron.expand(definition.cron_expression)
@@ -128,9 +135,17 @@ def _check_rule(definition: Definition, now: datetime) -> None:
     _check_jitter(definition, rule)
 
 
+def _check_instants(definition: Definition) -> None:
+    for what, at in (("--at", definition.run_at), ("--start", definition.start_at), ("--end", definition.end_at)):
+        if at is not None and not FIRST_YEAR <= at.year <= LAST_YEAR:
+            raise UsageError(f"{what} must lie in the years {FIRST_YEAR} to {LAST_YEAR}, got {format_instant(at)}")
+
+
 def _check_jitter(definition: Definition, rule: Rule) -> None:
     jitter = timedelta(milliseconds=definition.jitter_ms or 0)
     distance = rule.smallest_distance() if jitter else None
+    if (definition.jitter_ms or 0) > MOST_JITTER_MS:
+        raise UsageError(f"jitter must be below 24 days, got {jitter.total_seconds():g} s")
     if jitter < timedelta(0) or (distance is not None and jitter >= distance):
         raise UsageError(
             f"jitter of {jitter.total_seconds():g} s must be at least 0 and below the distance between planned times"
@@ -139,17 +154,32 @@ def _check_jitter(definition: Definition, rule: Rule) -> None:
 
 
 def _check_limits(definition: Definition) -> None:
+    _check_lateness(definition)
     if definition.catch_up == "all" and definition.overlap == "skip":
         raise UsageError("catch-up 'all' with overlap 'skip' would run one and skip the rest; use queue or allow")
     if not 1 <= definition.timeout_seconds <= 60:
         raise UsageError(f"timeout must be between 1s and 60s, got {definition.timeout_seconds:g}s")
     if not 1 <= definition.max_attempts <= 100:
         raise UsageError(f"max attempts must be between 1 and 100, got {definition.max_attempts}")
-    if definition.max_runs is not None and definition.max_runs < 1:
-        raise UsageError(f"max runs must be at least 1, got {definition.max_runs}")
+    if definition.max_runs is not None and not 1 <= definition.max_runs <= MOST_RUNS:
+        raise UsageError(f"max runs must be between 1 and {MOST_RUNS}, got {definition.max_runs}")
     if definition.lease_seconds is not None and not 3 <= definition.lease_seconds <= 1800:
         raise UsageError(f"stale timeout must be between 3s and 30m, got {definition.lease_seconds:g}s")
     if definition.delivery not in ("at-least-once", "at-most-once"):
         raise UsageError(f"delivery must be at-least-once or at-most-once, got {definition.delivery!r}")
     if not definition.backoff_seconds or not all(0 < delay <= 86_400 for delay in definition.backoff_seconds):
         raise UsageError("back-off must be one or more delays between 1ms and 24h")
+
+
+def _check_lateness(definition: Definition) -> None:
+    if definition.catch_up not in ("latest", "all", "none"):
+        raise UsageError(f"catch-up must be latest, all or none, got {definition.catch_up!r}")
+    if definition.overlap not in (None, "skip", "queue", "allow"):
+        raise UsageError(f"overlap must be skip, queue or allow, got {definition.overlap!r}")
+    grace, window = definition.misfire_grace_seconds, definition.catch_up_window_seconds
+    if grace is not None and not 0 <= grace <= LONGEST_INTERVAL:
+        raise UsageError(f"misfire grace must be between 0 and 10 years, got {grace} seconds")
+    if not 1 <= window <= LONGEST_INTERVAL:
+        raise UsageError(f"catch-up window must be between 1 second and 10 years, got {window} seconds")
+    if not 1 <= definition.max_plans_per_tick <= MOST_PLANS:
+        raise UsageError(f"max plans per tick must be between 1 and {MOST_PLANS}, got {definition.max_plans_per_tick}")
