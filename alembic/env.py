@@ -1,8 +1,8 @@
 """Runs migrations on the connection handed over by fleet.store.migrate, or on sqlalchemy.url."""
 
+from alembic import context
 from sqlalchemy import create_engine, pool
 
-from alembic import context
 from fleet.store.schema import metadata
 
 

@@ -4,10 +4,11 @@ Event names are an API: people alert on them. structlog is imported only when so
 `fleetctl --help` must answer at once.
 """
 
+import contextlib
 import logging
 import os
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO, cast
 
 if TYPE_CHECKING:
     from structlog.typing import FilteringBoundLogger, Processor
@@ -28,7 +29,7 @@ def setup(format: str = "auto", level: str = "info") -> None:
     structlog.configure(
         processors=[*shared, *renderers],
         wrapper_class=structlog.make_filtering_bound_logger(threshold),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        logger_factory=structlog.PrintLoggerFactory(cast("TextIO", _Stderr())),
     )
     _adopt_libraries(shared, renderers, threshold)
 
@@ -48,6 +49,18 @@ def get() -> "FilteringBoundLogger":
         setup()
     logger: FilteringBoundLogger = structlog.get_logger()
     return logger
+
+
+class _Stderr:
+    """stderr, but a log that nobody reads any more stops no work: a role whose supervisor was killed still drains."""
+
+    def write(self, text: str) -> None:
+        with contextlib.suppress(OSError):
+            sys.stderr.write(text)
+
+    def flush(self) -> None:
+        with contextlib.suppress(OSError):
+            sys.stderr.flush()
 
 
 def _text() -> "list[Processor]":

@@ -104,7 +104,7 @@ CREATE INDEX cron_ticks_due ON cron_ticks (execute_at);
 """
 
 # executions_slot decides overlap: NULL allows it, 0 lets one unfinished execution live, a queue takes the planned
-# time in milliseconds. leased_until is in no index, so that heartbeats are HOT. executions_identity also serves the
+# time in microseconds. leased_until is in no index, so that heartbeats are HOT. executions_identity also serves the
 # history of one schedule and retention.
 EXECUTIONS = """
 CREATE TABLE executions (

@@ -173,5 +173,6 @@ def _announce(settings: Settings, database: Database, processes: list[Process], 
     lines = [f"data       {database.data_dir}"] if database.data_dir else []
     lines += [f"database   {redact(database.dsn)}"]
     lines += [f"role       {name:<{width}}  {url}" for name, url in health.items()]
-    lines += ["try        fleetctl schedule add hello --every 10s --url http://127.0.0.1:8000/", "stop       Ctrl-C"]
+    program = "python3 -m fleet" if sys.argv[0].endswith("__main__.py") else "fleetctl"
+    lines += [f"try        {program} schedule add hello --every 10s --url http://127.0.0.1:8000/", "stop       Ctrl-C"]
     click.echo("\n".join(lines), err=True)

@@ -19,7 +19,9 @@ async def get(connection: Connection, workspace: str, execution_id: str) -> dict
 async def cancel(connection: Connection, workspace: str, execution_id: str) -> UUID:
     """Final at once; a worker that has it in flight is told to stop, and its result is refused."""
     execution = await get(connection, workspace, execution_id)
-    cancelled = await executions.cancel(connection, [execution["id"]], "cancelled by request")
+    async with connection.transaction():
+        await executions.hold(connection, execution["id"])
+        cancelled = await executions.cancel(connection, [execution["id"]], "cancelled by request")
     if not cancelled:
         now = await get(connection, workspace, execution_id)
         raise Conflict(f"execution {execution_id} is {now['status']} already, there is nothing to cancel")

@@ -4,6 +4,7 @@ Every change takes the schedule's row first, and removes its pending ticks in th
 after it commits follows the new definition; what had come before follows the old one.
 """
 
+import asyncio
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
@@ -15,6 +16,12 @@ from fleet.errors import Conflict, NotFound, UsageError
 from fleet.operations.planning import plan_window, rule_of
 from fleet.store import executions, schedules, versions
 from fleet.store.connection import Connection
+
+# How often, and after how many seconds each time, a change looks again for executions that were in a worker's hands.
+LOOKS, BETWEEN_LOOKS = 100, 0.01
+
+# `--now` is read from the clock a moment before; however short the grace, that is not the past.
+JUST_NOW = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +37,7 @@ async def add(connection: Connection, definition: Definition, window: Window) ->
     async with connection.transaction():
         now = await schedules.clock(connection)
         check(definition, now)
-        if definition.run_at is not None and definition.run_at < now - timedelta(seconds=window.grace):
+        if definition.run_at is not None and definition.run_at < now - timedelta(seconds=max(window.grace, JUST_NOW)):
             raise UsageError(f"--at {definition.run_at.isoformat()} lies in the past; give a later time, or use --now")
         rule = definition.rule(now)
         cursor = rule.next_after(rule.start_at - INSTANT)
@@ -96,9 +103,11 @@ async def cancel(connection: Connection, workspace: str, name: str, window: Wind
         schedule = await _take(connection, workspace, name)
         await plan_window(connection, schedule["id"], 0.0, window.grace)
         await schedules.unplan(connection, schedule, "cancelled", all_ticks=True, keep_numbers=True)
-        cancelled = await executions.cancel_of_schedule(connection, schedule["id"], "cancelled with its schedule")
+        cancelled = await _cancel_executions(
+            connection, schedule, ["emitted", "in_progress"], "cancelled with its schedule"
+        )
         await schedules.switch(connection, schedule["id"], enabled=False, cancelled=True)
-    return _id(schedule), len(cancelled)
+    return _id(schedule), cancelled
 
 
 async def delete(connection: Connection, workspace: str, name: str) -> UUID:
@@ -109,9 +118,7 @@ async def delete(connection: Connection, workspace: str, name: str) -> UUID:
         await schedules.unplan(connection, schedule, "deleted", all_ticks=True)
         schedule = await _again(connection, schedule)
         await _settle(connection, schedule, reason)
-        await executions.cancel_of_schedule(
-            connection, schedule["id"], "cancelled: its schedule was deleted", statuses=["emitted"]
-        )
+        await _cancel_executions(connection, schedule, ["emitted"], "cancelled: its schedule was deleted")
         await schedules.close(connection, schedule["id"])
     return _id(schedule)
 
@@ -161,6 +168,23 @@ async def _clear(connection: Connection, schedule: dict[str, Any], reason: str, 
     await plan_window(connection, schedule["id"], 0.0, window.grace)
     await schedules.unplan(connection, await _again(connection, schedule), reason)
     return await _again(connection, schedule)
+
+
+async def _cancel_executions(connection: Connection, schedule: dict[str, Any], statuses: list[str], why: str) -> int:
+    """Cancel what is unfinished, and say how many.
+
+    A row that a worker's statement has in hand is passed by: to wait for it while holding others may deadlock. Such
+    statements take milliseconds, so it is looked for again.
+    """
+    cancelled = 0
+    for _ in range(LOOKS):
+        found = await executions.unfinished(connection, schedule["id"], statuses)
+        done = await executions.cancel(connection, found, why, statuses)
+        cancelled += len(done)
+        if len(done) == len(found):
+            break
+        await asyncio.sleep(BETWEEN_LOOKS)
+    return cancelled
 
 
 async def _settle(connection: Connection, schedule: dict[str, Any], reason: str) -> None:

@@ -22,6 +22,7 @@ from fleet.delivery.http import HttpClient
 from fleet.domain.retry import HandedBack, Lost, Outcome, Refused, RetryPolicy, after_attempt
 from fleet.operations import schedules
 from fleet.roles.alarm import listen
+from fleet.roles.ending import end
 from fleet.roles.held import Held, request_of
 from fleet.roles.results import Results
 from fleet.roles.role import Role
@@ -80,12 +81,8 @@ class Dispatcher(Role):
         if self._held:
             running = [held.task for held in self._held.values() if held.task]
             _, late = await asyncio.wait(running, timeout=self.settings.dispatcher_drain_timeout.total_seconds())
-            for task in late:
-                task.cancel()
-            await asyncio.gather(*late, return_exceptions=True)
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+            await end(late)
+        await end(self._tasks)
         self._results.close()
         await asyncio.wait({self._writer, *self._pausing}, timeout=FLUSH_SECONDS)
         await self._stack.aclose()

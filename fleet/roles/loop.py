@@ -23,6 +23,7 @@ from fleet import __version__, log, metrics
 from fleet.errors import Unhealthy
 from fleet.operations.database import Database, check_schema, open_database, revive
 from fleet.roles.alarm import listen
+from fleet.roles.ending import end
 from fleet.roles.health import Health, serve
 from fleet.roles.role import Role
 from fleet.settings import Settings
@@ -148,9 +149,7 @@ class _Loop:
         try:
             yield
         finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await end(tasks)
 
     async def _heartbeats(self, worker: Worker) -> None:
         while True:

@@ -183,12 +183,14 @@ async def finish(connection: Connection, results: Sequence[Finish]) -> set[UUID]
     return {row[0] for row in await cursor.fetchall()}
 
 
-# After a COMMIT whose answer was lost: a history row of ours for that attempt means that it was written.
+# After a COMMIT whose answer was lost: a history row of ours for that attempt means that it was written. Some rows
+# under our name are others' work: the reconciler and a cancellation write them too, and work once handed back is
+# leased again under the same number.
 RECORDED = """
 SELECT a.execution_id FROM attempts a
   JOIN unnest(%(ids)s::uuid[], %(attempts)s::int[]) AS asked (id, attempt)
     ON a.execution_id = asked.id AND a.attempt = asked.attempt
- WHERE a.worker_id = %(worker)s
+ WHERE a.worker_id = %(worker)s AND a.outcome NOT IN ('lost', 'cancelled', 'handed_back')
 """
 
 
@@ -206,7 +208,7 @@ EXPIRE = """
 WITH dead AS MATERIALIZED (
     SELECT e.id, e.schedule_id, e.leased_by, e.leased_at FROM executions e
      WHERE e.status = 'in_progress' AND e.leased_until < now()
-     ORDER BY e.id
+     ORDER BY e.leased_until
      LIMIT %(limit)s
        FOR UPDATE OF e SKIP LOCKED
 ), returned AS (
@@ -268,14 +270,12 @@ WITH chosen AS MATERIALIZED (
     INSERT INTO attempts (execution_id, attempt, worker_id, started_at, finished_at, outcome, error)
     SELECT id, attempt, leased_by, leased_at, clock_timestamp(), 'cancelled', %(why)s FROM cancelled
      WHERE was = 'in_progress'
-    ON CONFLICT (execution_id, attempt) DO UPDATE SET outcome = 'cancelled', error = excluded.error
+    ON CONFLICT (execution_id, attempt) DO UPDATE
+       SET worker_id = excluded.worker_id, started_at = excluded.started_at, finished_at = excluded.finished_at,
+           outcome = excluded.outcome, status_code = NULL, error = excluded.error
      WHERE attempts.outcome = 'handed_back'
 )
 SELECT id, CASE WHEN was = 'in_progress' THEN pg_notify('fleet_cancelled', id::text) END FROM cancelled
-"""
-UNFINISHED = """
-SELECT id FROM executions
- WHERE schedule_id = %(schedule_id)s AND status IN ('emitted', 'in_progress') AND status = ANY(%(statuses)s::text[])
 """
 
 
@@ -287,22 +287,43 @@ async def cancel(
     return [row[0] for row in await cursor.fetchall()]
 
 
-async def cancel_of_schedule(
-    connection: Connection, schedule_id: UUID, why: str, statuses: Sequence[str] = ("emitted", "in_progress")
-) -> list[UUID]:
+# Two halves, so that each may use the partial index of its status instead of reading a long history.
+UNFINISHED = """
+SELECT id FROM executions
+ WHERE schedule_id = %(schedule_id)s AND status = 'emitted' AND 'emitted' = ANY(%(statuses)s::text[])
+UNION ALL
+SELECT id FROM executions
+ WHERE schedule_id = %(schedule_id)s AND status = 'in_progress' AND 'in_progress' = ANY(%(statuses)s::text[])
+"""
+
+
+async def unfinished(connection: Connection, schedule_id: UUID, statuses: Sequence[str]) -> list[UUID]:
+    """The executions of a schedule that `cancel` may take."""
     parameters = {"schedule_id": schedule_id, "statuses": list(statuses)}
-    rows = await (await connection.execute(UNFINISHED, parameters)).fetchall()
-    return await cancel(connection, [row[0] for row in rows], why, statuses) if rows else []
+    return [row["id"] for row in await rows(connection, UNFINISHED, parameters)]
+
+
+HOLD = "SELECT FROM executions WHERE id = %(id)s FOR UPDATE"
+
+
+async def hold(connection: Connection, execution_id: UUID) -> None:
+    """Wait until no worker's statement has this row in hand, and keep it for the caller's transaction.
+
+    Only for one row, by a caller that holds no other: workers wait for each other's rows in any order.
+    """
+    await connection.execute(HOLD, {"id": execution_id})
 
 
 # Executions that no tick made: a trigger, or the retry of a final one. They have no number: the account does not
-# know them. They take the schedule's slot like any other, so that overlap holds.
+# know them. They take the schedule's slot like any other, so that overlap holds; in a queue an odd number of
+# microseconds, which is no planned time's.
 CREATE = """
 INSERT INTO executions (id, schedule_id, scope, scheduled_at, run, workspace_id, execute_at, slot, next_attempt_at,
                         retry_of)
 SELECT fleet_id(fleet_tail(s.id, %(scope)s, %(run)s), at.at), s.id, %(scope)s, at.at, %(run)s, s.workspace_id,
        date_trunc('milliseconds', clock_timestamp()),
-       CASE s.overlap WHEN 'skip' THEN 0 WHEN 'queue' THEN fleet_millis(clock_timestamp()) END,
+       CASE s.overlap WHEN 'skip' THEN 0
+                      WHEN 'queue' THEN round(date_part('epoch', clock_timestamp()) * 1000000)::bigint | 1 END,
        clock_timestamp(), %(retry_of)s
   FROM cron_schedules s,
        (SELECT coalesce(%(scheduled_at)s::timestamptz, date_trunc('milliseconds', clock_timestamp())) AS at) at

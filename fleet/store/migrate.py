@@ -5,9 +5,10 @@ compared with the newest migration by a test.
 """
 
 from pathlib import Path
-from urllib.parse import urlsplit
+from urllib.parse import urlencode, urlsplit
 
 import psycopg
+from psycopg.conninfo import conninfo_to_dict
 
 from fleet.errors import FleetError
 
@@ -51,7 +52,9 @@ def engine_url(dsn: str | None = None) -> str:
         dsn = load().database_url
         if dsn is None:
             raise FleetError("DATABASE_URL is not set, so alembic has no database; use `fleetctl db upgrade`.")
-    return "postgresql+psycopg://" + urlsplit(dsn)._replace(scheme="").geturl().lstrip("/")
+    if dsn.startswith(("postgres://", "postgresql://")):
+        return "postgresql+psycopg://" + urlsplit(dsn)._replace(scheme="").geturl().lstrip("/")
+    return "postgresql+psycopg://?" + urlencode(conninfo_to_dict(dsn))  # host=… dbname=…, as psql takes it too
 
 
 def _run(dsn: str, command: str, revision: str) -> None:

@@ -49,7 +49,7 @@ WITH due AS MATERIALIZED (
                 - (SELECT count(*) FROM cron_ticks t WHERE t.schedule_id = due.id) END AS budget
       FROM due
 ), judged AS MATERIALIZED (
-    SELECT *, least(upto, CASE catch_up WHEN 'latest' THEN greatest(past - 1, 0)
+    SELECT *, least(upto, CASE catch_up WHEN 'latest' THEN greatest(least(past, upto) - 1, 0)
                                         WHEN 'none' THEN past ELSE expired END) AS skip
       FROM counted
 ), planned AS MATERIALIZED (
@@ -244,7 +244,7 @@ WITH taken AS (
 ), emitted AS (
     INSERT INTO executions (id, schedule_id, scope, scheduled_at, n, workspace_id, execute_at, slot, next_attempt_at)
     SELECT j.id, j.schedule_id, j.scope, j.scheduled_at, j.n, j.workspace_id, j.execute_at,
-           CASE j.overlap WHEN 'skip' THEN 0 WHEN 'queue' THEN fleet_millis(j.scheduled_at) END, j.execute_at
+           CASE j.overlap WHEN 'skip' THEN 0 WHEN 'queue' THEN fleet_millis(j.scheduled_at) * 1000 END, j.execute_at
       FROM judged j
      WHERE j.runs
      ORDER BY j.schedule_id, j.scope, j.n
