@@ -18,7 +18,7 @@ from urllib.parse import quote
 
 import aiohttp
 
-from fleet import __version__
+from fleet import __version__, failpoints
 from fleet.domain.retry import RETRY_AFTER_CAP, Broken, Delivered, Outcome, Refused, TimedOutAttempt, one_line
 
 RESPONSE_LIMIT = 64 * 1024
@@ -90,6 +90,7 @@ class HttpClient:
             return Broken(_reason(error))
 
     async def _send(self, request: Request, on_sent: Callable[[], None]) -> Outcome:
+        failpoints.hit("http.before_connect")
         async with self._session.request(
             request.method,
             request.url,
@@ -98,7 +99,9 @@ class HttpClient:
             allow_redirects=False,
             trace_request_ctx=on_sent,
         ) as response:
+            failpoints.hit("http.after_headers")
             await _drain(response)
+            failpoints.hit("http.after_body")
             return _judge(response.status, response.headers.get("Retry-After"), datetime.now(UTC))
 
 
@@ -119,6 +122,7 @@ def _report_sent() -> aiohttp.TraceConfig:
     # A request gets its connection in exactly one of these two ways, TLS included, and only then writes to it.
     async def connected(session: aiohttp.ClientSession, context: SimpleNamespace, params: object) -> None:
         context.trace_request_ctx()
+        failpoints.hit("http.before_send")
 
     trace = aiohttp.TraceConfig()
     trace.on_connection_create_end.append(connected)

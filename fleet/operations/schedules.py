@@ -10,6 +10,7 @@ from datetime import timedelta
 from typing import Any
 from uuid import UUID, uuid4
 
+from fleet import failpoints
 from fleet.domain.rule import INSTANT
 from fleet.domain.schedule import RULE_FIELDS, Definition, check, from_json
 from fleet.errors import Conflict, NotFound, UsageError
@@ -69,6 +70,7 @@ async def update(
         schedule = await _clear(connection, schedule, "edited", window)
         await _change(connection, schedule, after, same_rule)
         await plan_window(connection, schedule["id"], window.lookahead, window.grace)
+        failpoints.hit("schedule.before_commit")
         return _id(schedule), True
 
 
@@ -153,6 +155,7 @@ async def _take(connection: Connection, workspace: str, name: str) -> dict[str, 
     schedule = await schedules.take(connection, await find(connection, workspace, name))
     if schedule is None:
         raise NotFound(f"schedule {name!r} was deleted a moment ago")
+    failpoints.hit("schedule.after_lock")
     return schedule
 
 
@@ -167,6 +170,7 @@ async def _clear(connection: Connection, schedule: dict[str, Any], reason: str, 
     """Let what has come be planned under the old rule, then take the rest back."""
     await plan_window(connection, schedule["id"], 0.0, window.grace)
     await schedules.unplan(connection, await _again(connection, schedule), reason)
+    failpoints.hit("schedule.after_unplan")
     return await _again(connection, schedule)
 
 

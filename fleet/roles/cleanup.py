@@ -13,7 +13,7 @@ from uuid import UUID
 
 from psycopg.errors import QueryCanceled
 
-from fleet import log, metrics
+from fleet import failpoints, log, metrics
 from fleet.roles.role import Batch, Role
 from fleet.settings import Settings
 from fleet.store import retention, workers
@@ -72,10 +72,12 @@ class Cleanup(Role):
             taken = await retention.take(connection, ids) if ids else []
             if not taken:
                 return False
+            failpoints.hit("cleanup.before_retention")
             removed = await retention.purge(
                 connection, taken, age=self._age, runs=self.settings.retention_runs, limit=ROWS
             )
             forgotten = await retention.forget(connection, taken, self._age)
+            failpoints.hit("cleanup.after_retention")
         self._count("executions", removed.executions)
         self._count("attempts", removed.attempts)
         self._count("gaps", removed.gaps)

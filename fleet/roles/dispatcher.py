@@ -17,7 +17,7 @@ from uuid import UUID, uuid4
 
 from psycopg import Error
 
-from fleet import log, metrics
+from fleet import failpoints, log, metrics
 from fleet.delivery.http import HttpClient
 from fleet.domain.retry import HandedBack, Lost, Outcome, Refused, RetryPolicy, after_attempt
 from fleet.operations import schedules
@@ -89,6 +89,7 @@ class Dispatcher(Role):
 
     async def _lease(self, connection: Connection, free: int) -> int:
         token, asked_at = uuid4(), time.monotonic()
+        failpoints.hit("dispatcher.before_lease")
         try:
             leased = await executions.lease(
                 connection,
@@ -104,6 +105,7 @@ class Dispatcher(Role):
             # It may have been granted all the same. Nothing was sent under it: the next step undoes it.
             self._unheard.append(token)
             raise
+        failpoints.hit("dispatcher.after_lease")
         for execution in leased:
             held = Held(execution, token, asked_at)
             self._held[execution.id] = held
@@ -112,9 +114,7 @@ class Dispatcher(Role):
 
     async def _deliver(self, held: Held) -> None:
         try:
-            outcome: Outcome = await self._client.deliver(request_of(held.execution), held.sending)
-            if held.is_over:
-                outcome = HandedBack()
+            outcome = await self._attempt(held)
         except asyncio.CancelledError:
             if held.is_lost:
                 return
@@ -125,7 +125,16 @@ class Dispatcher(Role):
                 self.wake.set()
         self._finish(held, outcome)
 
+    async def _attempt(self, held: Held) -> Outcome:
+        try:
+            request = request_of(held.execution)
+        except (ValueError, KeyError, TypeError) as error:
+            return Refused(f"the stored target cannot be read: {error!r}")
+        outcome = await self._client.deliver(request, held.sending)
+        return HandedBack() if held.is_over else outcome
+
     def _finish(self, held: Held, outcome: Outcome) -> None:
+        failpoints.hit("dispatcher.after_answer")
         execution = held.execution
         policy = RetryPolicy(
             max_attempts=execution.max_attempts,
@@ -178,10 +187,12 @@ class Dispatcher(Role):
                 continue
             asked_at = time.monotonic()
             try:
+                failpoints.hit("dispatcher.before_renew")
                 async with self._pool.connection() as connection:
                     kept = await executions.heartbeat(
                         connection, [(held.execution.id, held.token, held.execution.lease) for held in due]
                     )
+                failpoints.hit("dispatcher.after_renew")
             except Exception as error:  # noqa: BLE001 - Postgres is away: the leases run on, and end by the clock
                 log.get().debug("lease.not_renewed", error=str(error))
                 continue

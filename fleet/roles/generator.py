@@ -12,7 +12,7 @@ from uuid import UUID
 
 from psycopg.errors import QueryCanceled
 
-from fleet import log, metrics
+from fleet import failpoints, log, metrics
 from fleet.domain.planning import Plan
 from fleet.domain.retry import one_line
 from fleet.operations.planning import plan_of
@@ -35,10 +35,13 @@ class Generator(Role):
 
     async def step(self, connection: Connection) -> float:
         try:
+            failpoints.hit("generator.before_intervals")
             intervals = await ticks.generate_intervals(
                 connection, grace=self.settings.misfire_grace.total_seconds(), **self._share()
             )
+            failpoints.hit("generator.after_intervals")
             others = await self._generate_planned(connection)
+            failpoints.hit("generator.after_commit")
         except QueryCanceled:
             self._batch.shrink()
             raise
@@ -59,12 +62,16 @@ class Generator(Role):
         async with connection.transaction():
             plans: list[tuple[UUID, int, Plan]] = []
             deadline = time.monotonic() + PLAN_SECONDS
-            for row in await ticks.take_due(connection, **self._share()):
-                if (made := await self._plan(connection, row)) is not None:
-                    plans.append((row["id"], row["next_n"], made))
+            taken = await ticks.take_due(connection, **self._share())
+            failpoints.hit("generator.after_take")
+            for row in taken:
+                if (plan := await self._plan(connection, row)) is not None:
+                    plans.append((row["id"], row["next_n"], plan))
                 if time.monotonic() > deadline:
                     break
-            return await ticks.apply(connection, plans) if plans else Generated(0, 0, 0)
+            made = await ticks.apply(connection, plans) if plans else Generated(0, 0, 0)
+            failpoints.hit("generator.before_commit")
+            return made
 
     async def _plan(self, connection: Connection, row: dict[str, Any]) -> Plan | None:
         lookahead, grace = self.settings.lookahead, self.settings.misfire_grace

@@ -19,7 +19,7 @@ from uuid import uuid4
 import psycopg
 from psycopg_pool import PoolTimeout
 
-from fleet import __version__, log, metrics
+from fleet import __version__, failpoints, log, metrics
 from fleet.errors import Unhealthy
 from fleet.operations.database import Database, check_schema, open_database, revive
 from fleet.roles.alarm import listen
@@ -96,8 +96,10 @@ class _Loop:
     async def _step(self) -> float:
         metrics.role_steps_total.labels(self._role.name).inc()
         try:
+            failpoints.hit("loop.before_step")
             async with self._pool.connection() as connection:
                 delay = await self._role.step(connection)
+            failpoints.hit("loop.after_step")
         except LOST as error:
             return await self._recover(error)
         except Exception as error:  # noqa: BLE001 - a role never dies of one step: it is logged and tried again
@@ -154,6 +156,7 @@ class _Loop:
     async def _heartbeats(self, worker: Worker) -> None:
         while True:
             with contextlib.suppress(*LOST):
+                failpoints.hit("loop.before_beat")
                 async with self._pool.connection() as connection:
                     await workers.beat(connection, worker)
                 metrics.worker_heartbeats_total.inc()

@@ -13,7 +13,7 @@ from uuid import UUID
 
 from psycopg.errors import QueryCanceled
 
-from fleet import log, metrics
+from fleet import failpoints, log, metrics
 from fleet.roles.role import Batch, Role
 from fleet.settings import Settings
 from fleet.store import audit, executions, ticks
@@ -48,7 +48,9 @@ class Reconciler(Role):
     async def _expire(self, connection: Connection) -> bool:
         """Take one batch back; True when there may be more."""
         batch = self.settings.reconcile_batch_size
+        failpoints.hit("reconciler.before_expire")
         expired = await executions.expire_leases(connection, limit=batch)
+        failpoints.hit("reconciler.after_expire")
         metrics.leases_expired_total.inc(len(expired))
         for execution, became, worker in expired[:LINES]:
             log.get().warning("lease.expired", execution=str(execution), became=became, leased_by=worker)

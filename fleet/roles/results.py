@@ -3,10 +3,10 @@
 import asyncio
 
 import psycopg
-from psycopg_pool import PoolTimeout
 
-from fleet import log, metrics
+from fleet import failpoints, log, metrics
 from fleet.store import executions
+from fleet.store.connection import reason
 from fleet.store.executions import Finish, Leased
 from fleet.store.pool import Pool
 
@@ -44,18 +44,30 @@ class Results:
         uncertain = False
         while True:
             try:
+                failpoints.hit("results.before_finish")
                 async with self._pool.connection() as connection:
                     written = await executions.finish(connection, [finish for _, finish in batch])
                     if uncertain:
                         asked = [(leased.id, leased.attempt) for leased, _ in batch]
                         written |= await executions.recorded(connection, self._worker, asked)
+                failpoints.hit("results.after_finish")
                 break
-            except (psycopg.Error, PoolTimeout) as error:
-                log.get().warning("results.waiting", count=len(batch), error=str(error).splitlines()[0])
+            except (psycopg.DataError, psycopg.IntegrityError) as error:
+                return await self._write_apart(batch, error)
+            except Exception as error:  # noqa: BLE001 - a result is never given up: it is written again, or refused
+                log.get().warning("results.waiting", count=len(batch), error=reason(error))
                 uncertain = True
                 await asyncio.sleep(RETRY_SECONDS)
         for leased, finish in batch:
             _report(leased, finish, refused=leased.id not in written)
+
+    async def _write_apart(self, batch: list[tuple[Leased, Finish]], error: Exception) -> None:
+        """One result that Postgres will never take must not hold up the others; its lease runs out."""
+        if len(batch) > 1:
+            for one in batch:
+                await self._write([one])
+        else:
+            log.get().error("result.unwritable", execution=str(batch[0][0].id), error=reason(error))
 
 
 def _report(leased: Leased, finish: Finish, refused: bool) -> None:

@@ -8,7 +8,7 @@ Emits       ticks.emitted, fleet_executions_emitted_total, fleet_tick_lateness_s
 
 from psycopg.errors import QueryCanceled
 
-from fleet import log, metrics
+from fleet import failpoints, log, metrics
 from fleet.roles.role import Batch, Role
 from fleet.settings import Settings
 from fleet.store import ticks
@@ -28,7 +28,9 @@ class Ticker(Role):
         due_in = await ticks.seconds_to_next(connection)
         if due_in is None or due_in > 0:
             return period if due_in is None else min(period, due_in)
+        failpoints.hit("ticker.before_emit")
         emitted = await self._emit(connection)
+        failpoints.hit("ticker.after_emit")
         if emitted.uncap:
             await ticks.uncap(connection, emitted.uncap)
         self._report(emitted)
