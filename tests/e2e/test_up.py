@@ -136,7 +136,7 @@ def test_a_second_interrupt_does_not_wait(data_dir: Path, receiver: Receiver) ->
         until("the dispatcher to drain", lambda: [e for e in up.events("role.draining") if e["role"] == "dispatcher"])
         up.process.send_signal(signal.SIGINT)
         assert up.process.wait(PATIENCE) == 1
-        assert [event["process"] for event in up.events("role.killed")] == ["dispatcher.1"]
+        assert "dispatcher.1" in {event["process"] for event in up.events("role.killed")}
         assert not is_running(data_dir)
 
 

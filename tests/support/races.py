@@ -1,103 +1,111 @@
-"""Two sessions, one step at a time: a step either ends, or is seen to wait for the other's lock.
+"""Two sessions, one statement at a time: a step either ends, or is seen to wait for the other's lock.
 
-`interleave` runs two scripts through every order of their steps. A step that must wait keeps its session out of the
-order until the other has moved on, as it would be in life.
+`every_order` plays two operations through every order of their statements and commits. A player that must wait for a
+lock is left out of the choice until the other has moved on, as it would be in life.
 """
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from typing import Any
 
-import psycopg
-
+from fleet.store import schedules
 from fleet.store.connection import Connection, rows
-
-Step = Callable[[Connection], Awaitable[Any]]
 
 DEADLINE = 20.0
 
+# Read before or under the schedule's lock: what they see cannot differ, so their order is not worth playing out.
+UNGATED = {schedules.FIND_BY_NAME, schedules.TAKE}
 
-async def waits_for_a_lock(watch: Connection, session: Connection, task: "asyncio.Task[Any]") -> bool:
-    """True as soon as the session's statement waits for a lock, False as soon as it has ended."""
+Operation = Callable[[Any], Awaitable[Any]]
+
+
+async def _blocked(watch: Connection, session: Connection, is_over: Callable[[], bool]) -> bool:
+    """True as soon as the session's statement waits for a lock, False as soon as it is over."""
     deadline = time.monotonic() + DEADLINE
     parameters = {"pid": session.info.backend_pid}
     while time.monotonic() < deadline:
-        if task.done():
+        if is_over():
             return False
         [row] = await rows(watch, "SELECT cardinality(pg_blocking_pids(%(pid)s)) AS blockers", parameters)
-        if row["blockers"] and not task.done():
+        if row["blockers"] and not is_over():
             return True
-        await asyncio.sleep(0)
     raise TimeoutError("the step neither ended nor waited for a lock")
 
 
 async def start_and_block(watch: Connection, session: Connection, step: Awaitable[Any]) -> "asyncio.Task[Any]":
     """Start a step that must wait for the other session."""
     task = asyncio.ensure_future(step)
-    assert await waits_for_a_lock(watch, session, task), "it was expected to wait"
+    assert await _blocked(watch, session, task.done), "it was expected to wait"
     return task
 
 
-class Session:
-    """One side of a race: an open transaction and the steps it has yet to take."""
+class Player:
+    """A connection whose every statement, and every commit, waits for its turn."""
 
-    def __init__(self, connection: Connection, watch: Connection, steps: list[Step]) -> None:
-        self.connection = connection
-        self.answers: list[Any] = []
-        self.waited = False
+    def __init__(self, connection: Connection, watch: Connection, operation: Operation) -> None:
+        self.info = connection.info
+        self._connection = connection
         self._watch = watch
-        self._steps = list(steps)
-        self._task: asyncio.Task[Any] | None = None
+        self._turns = asyncio.Semaphore(0)
+        self._at_gate = False
+        self.task = asyncio.ensure_future(operation(self))
 
-    async def is_blocked(self) -> bool:
-        if self._task is None:
-            return False
-        if await waits_for_a_lock(self._watch, self.connection, self._task):
-            self.waited = True
-            return True
-        self.answers.append(await self._task)
-        self._task = None
-        return False
+    async def execute(self, sql: str, parameters: Any = None) -> Any:
+        if sql not in UNGATED:
+            await self._gate()
+        return await self._connection.execute(sql, parameters)
 
-    async def step(self) -> None:
-        self._task = asyncio.ensure_future(self._steps.pop(0)(self.connection))
-        await self.is_blocked()
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[None]:
+        async with self._connection.transaction():
+            yield
+            await self._gate()
 
+    async def _gate(self) -> None:
+        self._at_gate = True
+        await self._turns.acquire()
 
-async def begin(connection: Connection) -> None:
-    await connection.execute("BEGIN")
+    def _is_over(self) -> bool:
+        return self._at_gate or self.task.done()
 
+    async def is_ready(self) -> bool:
+        """Whether it stands before a statement; not when it has finished or waits for a lock."""
+        return not await _blocked(self._watch, self._connection, self._is_over) and not self.task.done()
 
-async def commit(connection: Connection) -> None:
-    await connection.execute("COMMIT")
-
-
-async def rollback(connection: Connection) -> None:
-    await connection.execute("ROLLBACK")
-
-
-def orders(first: int, second: int) -> Iterator[tuple[int, ...]]:
-    """Every order of two scripts of that many steps."""
-    if not first or not second:
-        yield (0,) * first + (1,) * second
-        return
-    yield from ((0, *rest) for rest in orders(first - 1, second))
-    yield from ((1, *rest) for rest in orders(first, second - 1))
+    async def advance(self) -> None:
+        self._at_gate = False
+        self._turns.release()
+        await _blocked(self._watch, self._connection, self._is_over)
 
 
-async def run_in_order(sessions: tuple[Session, Session], order: tuple[int, ...]) -> None:
-    """Take the steps in that order; whoever waits is passed over until the other has moved on."""
-    todo = list(order)
-    try:
-        while todo:
-            ready = next((k for k, i in enumerate(todo) if not await sessions[i].is_blocked()), None)
-            if ready is None:
-                raise AssertionError("both sessions wait for each other")
-            await sessions[todo.pop(ready)].step()
-        for session in sessions:
-            assert not await session.is_blocked()
-    finally:
-        for session in sessions:
-            if session.connection.info.transaction_status != psycopg.pq.TransactionStatus.IDLE:
-                await rollback(session.connection)
+async def play(players: list[Player], choose: Callable[[int], int]) -> list[Any]:
+    """Let the players move, one statement at a time, until all have finished; their answers or errors."""
+    while not all(player.task.done() for player in players):
+        ready = [player for player in players if not player.task.done() and await player.is_ready()]
+        if ready:
+            await ready[choose(len(ready))].advance()
+    return await asyncio.gather(*(player.task for player in players), return_exceptions=True)
+
+
+async def every_order(run: Callable[[Callable[[int], int]], Awaitable[None]]) -> int:
+    """Call `run` once for every sequence of choices it can make; how many there were."""
+    prefix: list[int] = []
+    count = 0
+    while True:
+        trail: list[tuple[int, int]] = []
+
+        def choose(options: int, trail: list[tuple[int, int]] = trail, prefix: list[int] = prefix) -> int:
+            choice = prefix[len(trail)] if len(trail) < len(prefix) else 0
+            trail.append((choice, options))
+            return choice
+
+        await run(choose)
+        count += 1
+        while trail and trail[-1][0] == trail[-1][1] - 1:
+            trail.pop()
+        if not trail:
+            return count
+        prefix = [choice for choice, _ in trail]
+        prefix[-1] += 1

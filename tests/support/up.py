@@ -156,7 +156,6 @@ class Receiver:
 
     def __init__(self) -> None:
         self.received: list[dict[str, str]] = []
-        self.answered = 0
         self.status = 200
         self.gate = threading.Event()
         self.gate.set()
@@ -171,7 +170,6 @@ class Receiver:
                     self.send_response(receiver.status)
                     self.send_header("Content-Length", "0")
                     self.end_headers()
-                    receiver.answered += 1
 
             def log_message(self, format: str, *args: Any) -> None:
                 pass
