@@ -192,7 +192,8 @@ async def _cancel_executions(connection: Connection, schedule: dict[str, Any], s
 
 
 async def _settle(connection: Connection, schedule: dict[str, Any], reason: str) -> None:
-    """Planned times from the cursor up to now that nobody will run become a gap."""
+    """Planned times from the cursor up to now that nobody will run become a gap; after the last run, `ended`."""
+    reason = "ended" if schedule["capped"] else reason
     cursor = schedule["next_tick_needed_at"]
     if cursor is not None and cursor <= schedule["now"]:
         passed = rule_of(schedule).passed(cursor, schedule["now"])
@@ -204,8 +205,7 @@ async def _change(connection: Connection, schedule: dict[str, Any], after: Defin
         rule, cursor = rule_of(schedule), schedule["next_tick_needed_at"]
         after_n, after_at = schedule["after_n"], schedule["after_at"]
     else:
-        reason = "edited" if schedule["enabled"] and not schedule["capped"] else "paused"
-        await _settle(connection, schedule, "ended" if schedule["capped"] else reason)
+        await _settle(connection, schedule, "edited" if schedule["enabled"] else "paused")
         schedule = await _again(connection, schedule)
         rule = rule_of(schedule) if same_rule else after.rule(schedule["created_at"])
         after_n, after_at = schedule["after_n"], schedule["after_at"]

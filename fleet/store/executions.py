@@ -113,7 +113,11 @@ RETURNING e.id
 
 
 async def heartbeat(connection: Connection, held: Sequence[tuple[UUID, UUID, float]]) -> set[UUID]:
-    """Renew leases (id, token, seconds); what is missing from the answer has been lost."""
+    """Renew leases (id, token, seconds); what is missing from the answer has been lost.
+
+    Here and in `finish` in the order of the ids: the two may meet on the same rows, and must not wait crosswise.
+    """
+    held = sorted(held)
     cursor = await connection.execute(
         HEARTBEAT,
         {"ids": [h[0] for h in held], "tokens": [h[1] for h in held], "seconds": [h[2] for h in held]},
@@ -167,6 +171,7 @@ SELECT id FROM finished
 
 async def finish(connection: Connection, results: Sequence[Finish]) -> set[UUID]:
     """Write what attempts came to; an id missing from the answer had lost its lease and changed nothing."""
+    results = sorted(results, key=lambda result: result.id)
     cursor = await connection.execute(
         FINISH,
         {
