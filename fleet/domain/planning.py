@@ -38,7 +38,7 @@ class Plan(NamedTuple):
 def plan(rule: Rule, cursor: datetime, now: datetime, horizon: datetime, policy: Policy) -> Plan:
     """Decide the fate of every planned time from the cursor to the horizon, or as many as one pass may."""
     times, following = _times_until(rule, cursor, horizon)
-    skip = _skipped(times, now, policy, whole=len(times) < PASS_LIMIT)
+    skip = _skipped(times, following, now, policy)
     room = policy.max_plans if policy.budget is None else min(policy.max_plans, max(0, policy.budget))
     ticks = times[skip : skip + room]
     done = skip + len(ticks)
@@ -63,11 +63,12 @@ def _times_until(rule: Rule, cursor: datetime, horizon: datetime) -> tuple[list[
     return times, None
 
 
-def _skipped(times: list[datetime], now: datetime, policy: Policy, whole: bool) -> int:
-    """How many of the leading planned times become a gap. `whole` is false when more missed ones may follow."""
+def _skipped(times: list[datetime], following: datetime | None, now: datetime, policy: Policy) -> int:
+    """How many of the leading planned times become a gap; `following` is the first one this pass does not look at."""
     if policy.catch_up == "all":
         return sum(at < now - policy.catch_up_window for at in times)
-    missed = sum(at + policy.jitter + policy.misfire_grace < now for at in times)
-    if policy.catch_up == "latest" and (whole or missed < len(times)):
+    missed_before = now - policy.jitter - policy.misfire_grace
+    missed = sum(at < missed_before for at in times)
+    if policy.catch_up == "latest" and not (following is not None and following < missed_before):
         return max(0, missed - 1)
     return missed

@@ -4,16 +4,16 @@ from typing import Any
 from uuid import UUID
 
 from fleet.errors import Conflict, NotFound
-from fleet.store import executions
+from fleet.store import execution_views, executions
 from fleet.store.connection import Connection
 
 
 async def get(connection: Connection, workspace: str, execution_id: str) -> dict[str, Any]:
     """The execution with its attempts."""
-    found = None if (uuid := _uuid(execution_id)) is None else await executions.get(connection, uuid, workspace)
+    found = None if (uuid := _uuid(execution_id)) is None else await execution_views.get(connection, uuid, workspace)
     if found is None:
         raise NotFound(f"execution {execution_id!r} does not exist in workspace {workspace!r}")
-    return {**found, "attempts": await executions.attempts_of(connection, found["id"])}
+    return {**found, "attempts": await execution_views.attempts_of(connection, found["id"])}
 
 
 async def cancel(connection: Connection, workspace: str, execution_id: str) -> UUID:
@@ -38,7 +38,7 @@ async def retry(connection: Connection, workspace: str, execution_id: str) -> UU
 
 async def retry_latest_failed(connection: Connection, schedule_id: UUID, name: str) -> UUID:
     """Retry what failed last of a schedule."""
-    failed = await executions.latest_failed(connection, schedule_id)
+    failed = await execution_views.latest_failed(connection, schedule_id)
     if failed is None:
         raise Conflict(f"schedule {name!r} has no failed execution to retry")
     return await _retry(connection, failed)
@@ -48,7 +48,7 @@ async def _retry(connection: Connection, execution: dict[str, Any]) -> UUID:
     made = await executions.create(
         connection,
         execution["schedule_id"],
-        f"retry-{await executions.retries_made(connection, execution) + 1}",
+        f"retry-{await execution_views.retries_made(connection, execution) + 1}",
         scope=execution["scope"],
         scheduled_at=execution["scheduled_at"],
         retry_of=execution["id"],

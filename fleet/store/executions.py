@@ -6,7 +6,7 @@ A token exists only while an execution is in progress, so `id and token` says ev
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import NamedTuple
 from uuid import UUID
 
 from fleet.store.connection import Connection, rows
@@ -360,48 +360,3 @@ async def create(
     )
     row = await cursor.fetchone()
     return None if row is None else row[0]
-
-
-GET = """
-SELECT e.id, e.schedule_id, s.name AS schedule, e.workspace_id, e.scope, e.scheduled_at, e.run, e.execute_at, e.status,
-       e.attempt, e.next_attempt_at, e.leased_by, e.leased_until, e.started_at, e.finished_at, e.error, e.retry_of
-  FROM executions e JOIN cron_schedules s ON s.id = e.schedule_id
- WHERE e.id = %(id)s AND e.workspace_id = %(workspace)s
-"""
-ATTEMPTS = """
-SELECT execution_id, attempt, worker_id, started_at, finished_at, outcome, status_code, error
-  FROM attempts WHERE execution_id = %(id)s ORDER BY attempt
-"""
-RETRIES = """
-SELECT count(*) AS made FROM executions
- WHERE schedule_id = %(schedule_id)s AND scheduled_at = %(at)s AND scope = %(scope)s AND run LIKE 'retry-%%'
-"""
-
-
-async def get(connection: Connection, execution_id: UUID, workspace: str) -> dict[str, Any] | None:
-    found = await rows(connection, GET, {"id": execution_id, "workspace": workspace})
-    return found[0] if found else None
-
-
-LATEST_FAILED = """
-SELECT id, schedule_id, scope, scheduled_at FROM executions
- WHERE schedule_id = %(schedule_id)s AND status = 'failed' ORDER BY scheduled_at DESC, finished_at DESC LIMIT 1
-"""
-
-
-async def latest_failed(connection: Connection, schedule_id: UUID) -> dict[str, Any] | None:
-    found = await rows(connection, LATEST_FAILED, {"schedule_id": schedule_id})
-    return found[0] if found else None
-
-
-async def attempts_of(connection: Connection, execution_id: UUID) -> list[dict[str, Any]]:
-    return await rows(connection, ATTEMPTS, {"id": execution_id})
-
-
-async def retries_made(connection: Connection, execution: dict[str, Any]) -> int:
-    parameters = {
-        "schedule_id": execution["schedule_id"],
-        "at": execution["scheduled_at"],
-        "scope": execution["scope"],
-    }
-    return int((await rows(connection, RETRIES, parameters))[0]["made"])

@@ -5,7 +5,7 @@ from uuid import uuid4
 
 import pytest
 
-from fleet.store import executions, ticks
+from fleet.store import execution_views, executions, ticks
 from fleet.store.executions import Finish
 from support.make import Make
 from support.steps import BROKEN, emitted, finish, lease, outcomes, row_of
@@ -137,7 +137,7 @@ async def test_a_batch_of_results_is_judged_row_by_row(make: Make) -> None:
     failed = await row_of(make.db, held[2].id)
     assert (failed["error"], failed["lease_token"], failed["leased_until"]) == ("404", None, None)
     assert failed["finished_at"] is not None
-    [attempt] = await executions.attempts_of(make.db, held[2].id)
+    [attempt] = await execution_views.attempts_of(make.db, held[2].id)
     assert (attempt["attempt"], attempt["worker_id"], attempt["status_code"]) == (1, "w", 404)
     assert attempt["started_at"] <= attempt["finished_at"]
 
@@ -178,7 +178,7 @@ async def test_work_handed_back_spends_no_attempt_and_its_number_is_used_again(m
     [again] = await lease(make.db, token, worker="other")
     assert again.attempt == 1
     await finish(make.db, again, token=token)
-    [attempt] = await executions.attempts_of(make.db, one.id)
+    [attempt] = await execution_views.attempts_of(make.db, one.id)
     assert (attempt["outcome"], attempt["worker_id"]) == ("delivered", "other")
 
 
@@ -245,5 +245,5 @@ async def test_a_lost_lease_of_work_once_handed_back_keeps_its_history(make: Mak
     await lease(make.db, token, worker="dead")
     await make.expire_leases()
     await executions.expire_leases(make.db, 100)
-    [attempt] = await executions.attempts_of(make.db, one.id)
+    [attempt] = await execution_views.attempts_of(make.db, one.id)
     assert (attempt["attempt"], attempt["outcome"], attempt["worker_id"]) == (1, "lost", "dead")

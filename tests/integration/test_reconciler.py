@@ -10,7 +10,7 @@ from fleet.operations import schedules
 from fleet.roles import reconciler as role
 from fleet.roles.reconciler import Reconciler
 from fleet.settings import Settings
-from fleet.store import audit, executions, ticks
+from fleet.store import audit, execution_views, executions, ticks
 from fleet.store.connection import Connection
 from support.make import WINDOW, Make
 
@@ -50,7 +50,7 @@ async def test_an_expired_lease_is_taken_back_and_waits_again(db: Connection, ma
     assert await status(make, held.id) == "emitted"
     [again] = await executions.lease(db, worker="next", token=uuid4(), limit=10, seconds=15)
     assert (again.id, again.attempt) == (held.id, 2)
-    [attempt] = await executions.attempts_of(db, held.id)
+    [attempt] = await execution_views.attempts_of(db, held.id)
     assert (attempt["outcome"], attempt["worker_id"]) == ("lost", "gone")
     assert (logs[0]["event"], logs[0]["execution"], logs[0]["leased_by"]) == ("lease.expired", str(held.id), "gone")
 

@@ -4,7 +4,7 @@ from typing import Any
 from uuid import UUID, uuid4
 
 from fleet.operations.planning import plan_of
-from fleet.store import executions, ticks
+from fleet.store import execution_views, executions, ticks
 from fleet.store.connection import Connection, rows
 from fleet.store.executions import Finish, Leased
 from support.make import Make
@@ -71,7 +71,7 @@ async def row_of(db: Connection, execution_id: UUID) -> dict[str, Any]:
 
 
 async def outcomes(db: Connection, execution_id: UUID) -> list[tuple[int, str]]:
-    return [(row["attempt"], row["outcome"]) for row in await executions.attempts_of(db, execution_id)]
+    return [(row["attempt"], row["outcome"]) for row in await execution_views.attempts_of(db, execution_id)]
 
 
 BROKEN = {"status": "emitted", "outcome": "broken", "error": "503", "status_code": 503, "retry_in": 60.0}
