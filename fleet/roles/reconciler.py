@@ -2,10 +2,11 @@
 
 Promise     An execution whose lease ran out waits again (or has failed as lost, where it may not be sent twice) within
             RECONCILE_INTERVAL. Every five minutes all schedules are looked over: what is overdue or does not add up
-            is named, and a schedule whose max_runs became free again goes on.
+            is named, a planned time without fate gets one again, and a schedule whose max_runs became free goes on.
 Writes      executions: in_progress -> emitted | failed; attempts; cron_schedules.capped
-Safe twice  Yes: SKIP LOCKED splits the rows; the token refuses the late result; the audit only reads.
-Emits       lease.expired, schedule.overdue, ledger.mismatch, schedule.uncapped, fleet_leases_expired_total
+Safe twice  Yes: SKIP LOCKED splits the rows; the token refuses the late result; a repair holds its schedule.
+Emits       lease.expired, schedule.overdue, ledger.mismatch, ledger.repaired, schedule.uncapped,
+            fleet_leases_expired_total
 """
 
 import time
@@ -14,6 +15,7 @@ from uuid import UUID
 from psycopg.errors import QueryCanceled
 
 from fleet import failpoints, log, metrics
+from fleet.operations.repair import put_back
 from fleet.roles.role import Batch, Role
 from fleet.settings import Settings
 from fleet.store import audit, executions, ticks
@@ -76,6 +78,8 @@ class Reconciler(Role):
                 planned=row["planned"],
                 accounted=row["ticks"] + row["executions"] + row["skipped"],
             )
+            repaired = await put_back(connection, row["id"])
+            log.get().warning("ledger.repaired", schedule=row["name"], put_back=repaired.put_back, left=repaired.beyond)
         if page.free:
             await ticks.uncap(connection, page.free)
             log.get().info("schedule.uncapped", schedules=len(page.free))

@@ -103,15 +103,17 @@ async def test_an_account_that_adds_up_is_not_mentioned(db: Connection, make: Ma
     assert await audited(db, reconciler()) == []
 
 
-async def test_a_planned_time_that_no_row_accounts_for_is_named(db: Connection, make: Make) -> None:
+async def test_a_planned_time_that_no_row_accounts_for_is_named_and_put_back(db: Connection, make: Make) -> None:
     wrong = await make.schedule("wrong")
     await make.schedule("right")
     await db.execute("DELETE FROM cron_ticks WHERE schedule_id = %s AND n = 2", (wrong,))
     with capture_logs() as logs:
         await reconciler().step(db)
-    [entry] = logs
+    entry, repaired = logs
     assert (entry["event"], entry["log_level"], entry["schedule"]) == ("ledger.mismatch", "error", "wrong")
     assert entry["planned"] == entry["accounted"] + 1
+    assert (repaired["event"], repaired["put_back"]) == ("ledger.repaired", 1)
+    assert await audited(db, reconciler()) == []
 
 
 async def test_an_overdue_schedule_is_named(db: Connection, make: Make) -> None:
@@ -161,7 +163,11 @@ async def test_the_audit_comes_once_in_its_period(db: Connection, make: Make, mo
     id_ = await make.schedule("wrong")
     await db.execute("DELETE FROM cron_ticks WHERE schedule_id = %s AND n = 2", (id_,))
     own = reconciler()
-    assert [await audited(db, own) for _ in range(2)] == [["ledger.mismatch"], []]
+    assert await audited(db, own) == ["ledger.mismatch", "ledger.repaired"]
+    await db.execute("DELETE FROM cron_ticks WHERE schedule_id = %s AND n = 2", (id_,))
+    assert await audited(db, own) == []
     monkeypatch.setattr(role, "AUDIT_SECONDS", 0.0)
     own = reconciler()
-    assert [await audited(db, own) for _ in range(2)] == [["ledger.mismatch"], ["ledger.mismatch"]]
+    assert await audited(db, own) == ["ledger.mismatch", "ledger.repaired"]
+    await db.execute("DELETE FROM cron_ticks WHERE schedule_id = %s AND n = 2", (id_,))
+    assert await audited(db, own) == ["ledger.mismatch", "ledger.repaired"]
