@@ -2,8 +2,13 @@
 
 import json
 from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
+
+if TYPE_CHECKING:
+    from fleet.config import Loaded
 
 
 @click.group()
@@ -16,9 +21,9 @@ def config() -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON list with everything about each setting.")
 def show(origin: bool, as_json: bool) -> None:
     """Print every setting and its value, passwords hidden."""
-    from fleet.config import describe, load_with_origin
+    from fleet.config import describe
 
-    rows = describe(load_with_origin())
+    rows = describe(_load())
     if as_json:
         click.echo(json.dumps([asdict(row) for row in rows], indent=2))
         return
@@ -30,9 +35,19 @@ def show(origin: bool, as_json: bool) -> None:
 
 
 @config.command()
-def check() -> None:
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON object.")
+def check(as_json: bool) -> None:
     """Check the settings without starting anything; exits 2 and lists every mistake if there is one."""
+    given = sorted({origin for origin in _load().origins.values() if origin != "default"})
+    if as_json:
+        click.echo(json.dumps({"valid": True, "given_by": given}))
+        return
+    click.echo(f"The settings are valid ({', '.join(['defaults', *given])}).")
+
+
+def _load() -> "Loaded":
+    """The settings as any other command would see them, fleetctl's own flags included."""
     from fleet.config import load_with_origin
 
-    given = sorted({origin for origin in load_with_origin().origins.values() if origin != "default"})
-    click.echo(f"The settings are valid ({', '.join(['defaults', *given])}).")
+    given = click.get_current_context().find_root().obj or {}
+    return load_with_origin(given.get("flags"), toml=Path(given["toml"]) if given.get("toml") else None)

@@ -117,3 +117,23 @@ def test_no_file_names_the_machine_it_was_written_on() -> None:
                 text = path.read_text(errors="ignore")
                 found += [f"{path}: {word}" for word in ("/" + "work/", "py" + "pi.org") if word in text]
     assert found == []
+
+
+def _all_commands(command: click.Command, path: str) -> Iterator[tuple[str, click.Command]]:
+    if isinstance(command, click.Group):
+        context = click.Context(command)
+        for name in command.list_commands(context):
+            found = command.get_command(context, name)
+            assert found is not None
+            yield from _all_commands(found, f"{path} {name}")
+    else:
+        yield path, command
+
+
+def test_every_command_can_answer_in_json() -> None:
+    silent = [
+        path
+        for path, command in _all_commands(fleetctl, "fleetctl")
+        if not any("--json" in parameter.opts for parameter in command.params)
+    ]
+    assert silent == []
