@@ -205,13 +205,15 @@ async def _change(connection: Connection, schedule: dict[str, Any], after: Defin
         rule, cursor = rule_of(schedule), schedule["next_tick_needed_at"]
         after_n, after_at = schedule["after_n"], schedule["after_at"]
     else:
+        settled_at = schedule["now"]
         await _settle(connection, schedule, "edited" if schedule["enabled"] else "paused")
         schedule = await _again(connection, schedule)
         rule = rule_of(schedule) if same_rule else after.rule(schedule["created_at"])
         after_n, after_at = schedule["after_n"], schedule["after_at"]
         cursor = schedule["next_tick_needed_at"]
         if not same_rule:
-            after_n, after_at = schedule["next_n"] - 1, await versions.newest_planned(connection, schedule["id"])
+            after_n = schedule["next_n"] - 1
+            after_at = await versions.newest_planned(connection, schedule["id"], settled_at)
             cursor = rule.next_after(after_at)
             if cursor is None:
                 raise UsageError(f"schedule {after.name!r} would never run again: no planned time is left")

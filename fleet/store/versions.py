@@ -40,15 +40,16 @@ async def record(
 
 # The server's clock may have stepped back: a rule never starts before a planned time that already has its fate.
 NEWEST_PLANNED = """
-SELECT greatest(date_trunc('milliseconds', clock_timestamp()),
+SELECT greatest(%(now)s::timestamptz,
     (SELECT max(scheduled_at) FROM cron_ticks WHERE schedule_id = %(id)s),
     (SELECT scheduled_at FROM executions WHERE schedule_id = %(id)s AND run = '' ORDER BY scheduled_at DESC LIMIT 1),
     (SELECT max(last_scheduled_at) FROM gaps WHERE schedule_id = %(id)s)) AS at
 """
 
 
-async def newest_planned(connection: Connection, schedule_id: UUID) -> datetime:
-    """The instant after which a new rule may begin."""
-    [row] = await rows(connection, NEWEST_PLANNED, {"id": schedule_id})
+async def newest_planned(connection: Connection, schedule_id: UUID, now: datetime) -> datetime:
+    """The instant after which a new rule may begin. `now` is up to when the old rule was settled: looking at the clock
+    again would leave the planned times in between to nobody."""
+    [row] = await rows(connection, NEWEST_PLANNED, {"id": schedule_id, "now": now})
     at: datetime = row["at"]
     return at

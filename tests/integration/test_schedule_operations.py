@@ -9,7 +9,7 @@ import pytest
 
 from fleet.errors import Conflict, NotFound, UsageError
 from fleet.operations import schedules
-from fleet.store import ticks
+from fleet.store import ticks, versions
 from fleet.store.connection import Connection, rows
 from support.make import WINDOW, Make
 from support.tiling import assert_tiled, fates_of
@@ -339,3 +339,22 @@ async def test_deleting_a_paused_schedule_closes_its_pause(make: Make) -> None:
     await schedules.delete(make.db, "system", "s")
     assert await gaps(make, id_) == [(1, 3, "paused")]
     await assert_tiled(make.db, id_)
+
+
+async def test_an_edit_that_stalls_leaves_no_planned_time_of_the_old_rule_behind(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await make.schedule(interval_seconds=1)
+    real = versions.newest_planned
+
+    async def stalled(connection: Connection, *arguments: Any) -> datetime:
+        await connection.execute("SELECT pg_sleep(1.5)")
+        return await real(connection, *arguments)
+
+    monkeypatch.setattr(versions, "newest_planned", stalled)
+    await schedules.update(make.db, "system", "s", {"interval_seconds": 7}, WINDOW)
+
+    begun: datetime = await make.one("SELECT after_at FROM schedule_versions WHERE version = 2")
+    covered: datetime = await make.one("SELECT start_at FROM schedule_versions WHERE version = 1")
+    covered += timedelta(seconds=await make.one("SELECT after_n FROM schedule_versions WHERE version = 2"))
+    assert begun < covered, "the first planned time of the old rule without a number must come after the new rule began"
