@@ -58,7 +58,9 @@ async def session(workspace: str | None = None, statement_timeout: float = 30.0)
             "the database was busy with the same rows for too long; nothing was changed, try again"
         ) from None
     except psycopg.OperationalError as error:
-        raise Unhealthy(f"the connection to Postgres broke: {reason(error)}; nothing was changed, try again") from None
+        raise Unhealthy(
+            f"the connection to Postgres broke: {reason(error)}; it may or may not have been done, look first"
+        ) from None
     finally:
         await database.close()
 

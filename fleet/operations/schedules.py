@@ -5,6 +5,8 @@ after it commits follows the new definition; what had come before follows the ol
 """
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
@@ -35,7 +37,7 @@ class Window:
 
 async def add(connection: Connection, definition: Definition, window: Window) -> UUID:
     """Make a schedule and write its first window's ticks: nothing waits for a generator's next pass."""
-    async with connection.transaction():
+    async with _transaction(connection):
         now = await schedules.clock(connection)
         check(definition, now)
         if definition.run_at is not None and definition.run_at < now - timedelta(seconds=max(window.grace, JUST_NOW)):
@@ -58,7 +60,7 @@ async def update(
     connection: Connection, workspace: str, name: str, changes: dict[str, Any], window: Window
 ) -> tuple[UUID, bool]:
     """Edit a schedule: (its id, whether anything changed). Only what is named changes; a new rule begins now."""
-    async with connection.transaction():
+    async with _transaction(connection):
         schedule = await _take(connection, workspace, name)
         before = from_json(schedule["definition"])
         before = replace(before, enabled=schedule["enabled"], note=schedule["note"])
@@ -70,13 +72,12 @@ async def update(
         schedule = await _clear(connection, schedule, "edited", window)
         await _change(connection, schedule, after, same_rule)
         await plan_window(connection, schedule["id"], window.lookahead, window.grace)
-        failpoints.hit("schedule.before_commit")
         return _id(schedule), True
 
 
 async def pause(connection: Connection, workspace: str, name: str, note: str | None, window: Window) -> UUID:
     """Stop planning. Ticks whose time has not come are removed; executions that exist finish, retries included."""
-    async with connection.transaction():
+    async with _transaction(connection):
         schedule = await _take(connection, workspace, name)
         if schedule["enabled"]:
             await _clear(connection, schedule, "paused", window)
@@ -90,7 +91,7 @@ async def pause(connection: Connection, workspace: str, name: str, note: str | N
 
 async def resume(connection: Connection, workspace: str, name: str, window: Window) -> UUID:
     """Go on, on the same grid; what passed meanwhile becomes a gap."""
-    async with connection.transaction():
+    async with _transaction(connection):
         schedule = await _take(connection, workspace, name)
         if not schedule["enabled"]:
             await _settle(connection, schedule, "cancelled" if schedule["cancelled_at"] else "paused")
@@ -101,7 +102,7 @@ async def resume(connection: Connection, workspace: str, name: str, window: Wind
 
 async def cancel(connection: Connection, workspace: str, name: str, window: Window) -> tuple[UUID, int]:
     """Stop everything of a schedule: (its id, how many executions were cancelled). `resume` revives it."""
-    async with connection.transaction():
+    async with _transaction(connection):
         schedule = await _take(connection, workspace, name)
         await plan_window(connection, schedule["id"], 0.0, window.grace)
         await schedules.unplan(connection, schedule, "cancelled", all_ticks=True, keep_numbers=True)
@@ -114,7 +115,7 @@ async def cancel(connection: Connection, workspace: str, name: str, window: Wind
 
 async def delete(connection: Connection, workspace: str, name: str) -> UUID:
     """Remove a schedule: what is in flight finishes, what waits is cancelled, its history stays until retention."""
-    async with connection.transaction():
+    async with _transaction(connection):
         schedule = await _take(connection, workspace, name)
         reason = "deleted" if schedule["enabled"] else "paused"
         await schedules.unplan(connection, schedule, "deleted", all_ticks=True)
@@ -127,7 +128,7 @@ async def delete(connection: Connection, workspace: str, name: str) -> UUID:
 
 async def trigger(connection: Connection, workspace: str, name: str) -> UUID:
     """One execution now, beside the grid; refused while another is unfinished and overlap is `skip`."""
-    async with connection.transaction():
+    async with _transaction(connection):
         schedule = await _take(connection, workspace, name)
         made = await executions.create(connection, schedule["id"], f"trigger-{uuid4().hex[:12]}")
     if made is None:
@@ -144,6 +145,13 @@ async def find(connection: Connection, workspace: str, name: str) -> UUID:
     if schedule_id is None:
         raise NotFound(f"schedule {name!r} does not exist in workspace {workspace!r}; see `fleetctl schedule list`")
     return schedule_id
+
+
+@asynccontextmanager
+async def _transaction(connection: Connection) -> AsyncIterator[None]:
+    async with connection.transaction():
+        yield
+        failpoints.hit("schedule.before_commit")
 
 
 def _id(schedule: dict[str, Any]) -> UUID:

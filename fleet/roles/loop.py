@@ -36,7 +36,7 @@ HEARTBEAT_SECONDS = 5.0
 LONGEST_BACKOFF = 2.0
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
-LOST = (psycopg.OperationalError, psycopg.InterfaceError, PoolTimeout)
+LOST = (psycopg.OperationalError, psycopg.InterfaceError, PoolTimeout, TimeoutError)
 
 
 def worker_id(role: str) -> str:

@@ -1,5 +1,6 @@
 """A role's connections. They survive a restart of Postgres, also one that comes back at another address."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -8,12 +9,16 @@ from psycopg_pool import AsyncConnectionPool
 from fleet.settings import Settings
 from fleet.store.connection import Connection, conninfo
 
+# A step takes a few statements, each at most DB_OP_TIMEOUT by the server's clock.
+STATEMENTS = 4
+
 
 class Pool:
     def __init__(self, dsn: str, name: str, settings: Settings) -> None:
         self.dsn = dsn
         self._name = name
         self._settings = settings
+        self._deadline = STATEMENTS * settings.db_op_timeout.total_seconds()
         self._pool = self._make()
 
     async def open(self) -> None:
@@ -32,7 +37,9 @@ class Pool:
 
     @asynccontextmanager
     async def connection(self) -> AsyncIterator[Connection]:
-        async with self._pool.connection() as connection:
+        """A connection for a few statements. The deadline is the client's own: behind a proxy that keeps the line open
+        and swallows everything, neither the server's timeouts nor TCP's ever come."""
+        async with asyncio.timeout(self._deadline), self._pool.connection() as connection:
             yield connection
 
     def _make(self) -> AsyncConnectionPool[Connection]:
