@@ -5,30 +5,42 @@ lock is left out of the choice until the other has moved on, as it would be in l
 """
 
 import asyncio
+import contextlib
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
-from fleet.store import schedules
+from fleet.store import retention, schedules
 from fleet.store.connection import Connection, rows
 
-DEADLINE = 20.0
+DEADLINE = 60.0
+MOMENT = 0.01
 
 # Read before or under the schedule's lock: what they see cannot differ, so their order is not worth playing out.
-UNGATED = {schedules.FIND_BY_NAME, schedules.TAKE}
+UNGATED = {schedules.FIND_BY_NAME, schedules.TAKE, retention.PAGE, retention.FORGET}
 
 Operation = Callable[[Any], Awaitable[Any]]
 
 
-async def _blocked(watch: Connection, session: Connection, is_over: Callable[[], bool]) -> bool:
-    """True as soon as the session's statement waits for a lock, False as soon as it is over."""
+BLOCKERS = "SELECT cardinality(pg_blocking_pids(%(pid)s)) AS blockers"
+
+
+async def _blocked(
+    watch: Connection, pid: int, over: Callable[[], Awaitable[Any]], is_over: Callable[[], bool]
+) -> bool:
+    """True as soon as the session's statement waits for a lock, False as soon as it is over.
+
+    Most are over in a moment: only then is Postgres asked. To ask all the time takes the processor from the very
+    statement that is waited for, and on a busy machine makes a minute of a second.
+    """
     deadline = time.monotonic() + DEADLINE
-    parameters = {"pid": session.info.backend_pid}
     while time.monotonic() < deadline:
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(over(), MOMENT)
         if is_over():
             return False
-        [row] = await rows(watch, "SELECT cardinality(pg_blocking_pids(%(pid)s)) AS blockers", parameters)
+        [row] = await rows(watch, BLOCKERS, {"pid": pid})
         if row["blockers"] and not is_over():
             return True
     raise TimeoutError("the step neither ended nor waited for a lock")
@@ -37,7 +49,8 @@ async def _blocked(watch: Connection, session: Connection, is_over: Callable[[],
 async def start_and_block(watch: Connection, session: Connection, step: Awaitable[Any]) -> "asyncio.Task[Any]":
     """Start a step that must wait for the other session."""
     task = asyncio.ensure_future(step)
-    assert await _blocked(watch, session, task.done), "it was expected to wait"
+    blocked = await _blocked(watch, session.info.backend_pid, lambda: asyncio.wait({task}), task.done)
+    assert blocked, "it was expected to wait"
     return task
 
 
@@ -46,11 +59,13 @@ class Player:
 
     def __init__(self, connection: Connection, watch: Connection, operation: Operation) -> None:
         self.info = connection.info
+        self._pid = connection.info.backend_pid
         self._connection = connection
         self._watch = watch
         self._turns = asyncio.Semaphore(0)
-        self._at_gate = False
+        self._resting = asyncio.Event()
         self.task = asyncio.ensure_future(operation(self))
+        self.task.add_done_callback(lambda _: self._resting.set())
 
     async def execute(self, sql: str, parameters: Any = None) -> Any:
         if sql not in UNGATED:
@@ -64,28 +79,42 @@ class Player:
             await self._gate()
 
     async def _gate(self) -> None:
-        self._at_gate = True
+        self._resting.set()
         await self._turns.acquire()
-
-    def _is_over(self) -> bool:
-        return self._at_gate or self.task.done()
 
     async def is_ready(self) -> bool:
         """Whether it stands before a statement; not when it has finished or waits for a lock."""
-        return not await _blocked(self._watch, self._connection, self._is_over) and not self.task.done()
+        return not await self._is_blocked() and not self.task.done()
 
     async def advance(self) -> None:
-        self._at_gate = False
+        self._resting.clear()
         self._turns.release()
-        await _blocked(self._watch, self._connection, self._is_over)
+        await self._is_blocked()
+
+    async def _is_blocked(self) -> bool:
+        return await _blocked(self._watch, self._pid, self._resting.wait, self._resting.is_set)
+
+    async def kill(self) -> None:
+        """End its session as an administrator would, and wait until its locks are gone."""
+        await self._watch.execute("SELECT pg_terminate_backend(%(pid)s, 20000)", {"pid": self._pid})
 
 
-async def play(players: list[Player], choose: Callable[[int], int]) -> list[Any]:
-    """Let the players move, one statement at a time, until all have finished; their answers or errors."""
+async def play(
+    players: list[Player], choose: Callable[[int], int], victim: Player | None = None, after: int = 0
+) -> list[Any]:
+    """Let the players move, one statement at a time, until all have finished; their answers or errors.
+
+    A victim is killed after so many moves.
+    """
+    moves = 0
     while not all(player.task.done() for player in players):
+        if victim is not None and moves == after:
+            await victim.kill()
+            victim = None
         ready = [player for player in players if not player.task.done() and await player.is_ready()]
         if ready:
             await ready[choose(len(ready))].advance()
+            moves += 1
     return await asyncio.gather(*(player.task for player in players), return_exceptions=True)
 
 
