@@ -52,6 +52,14 @@ def _host(value: str) -> str:
     return value
 
 
+def _networks(value: object) -> object:
+    """A list of networks, or text with commas between them. 10.0.0.1/8 is refused: one host or 16 million?"""
+    parts = value.split(",") if isinstance(value, str) else value
+    if not isinstance(parts, list | tuple):
+        return None
+    return tuple(ipaddress.ip_network(str(part).strip()) for part in parts)
+
+
 def _setting(
     default: Any, meaning: str, *, env: str | None = None, allowed: str | None = None, secret: bool = False
 ) -> Any:
@@ -70,6 +78,7 @@ def _number(default: int | None, lowest: int, highest: int, meaning: str) -> Any
 
 Duration = Annotated[timedelta, BeforeValidator(_duration)]
 Whole = Annotated[int, BeforeValidator(_whole)]
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 Name = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=200)]
 
 
@@ -111,6 +120,15 @@ class Settings(BaseModel):
     lease: Duration = _time("15s", "3s", "1h", "how long a worker owns an execution without renewing its lease")
     misfire_grace: Duration = _time("60s", "0s", "30d", "lateness up to which a planned time still simply runs")
     shard_grace: Duration = _time("2s", "0s", "1h", "lateness after which rows of foreign shards are taken too")
+
+    egress_deny_private: bool = _setting(
+        False, "whether deliveries to loopback and private addresses are refused; set it when tenants write the URLs"
+    )
+    egress_allow: Annotated[tuple[Network, ...], BeforeValidator(_networks)] = _setting(
+        (),
+        "networks that EGRESS_DENY_PRIVATE spares; link-local and cloud metadata addresses are refused in any case",
+        allowed="networks separated by commas, such as 10.20.0.0/16,fd12:3456::/32",
+    )
 
     reconcile_enabled: bool = _setting(True, "whether the reconciler repairs what dead processes left behind")
     reconcile_interval: Duration = _time("5s", "100ms", "1h", "longest the reconciler sleeps between repairs")
@@ -207,6 +225,8 @@ def shown(name: str, value: Any) -> str:
         return redact(str(value))
     if isinstance(value, timedelta):
         return format_duration(value)
+    if isinstance(value, tuple):
+        return ",".join(map(str, value))
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 

@@ -2,7 +2,8 @@
 
 Promise  A request leaves at most once per deliver(), and on_sent is called before its first byte can. One deadline
          covers waiting for a connection, DNS, connecting, sending and reading. No redirect is followed; no proxy,
-         cookie or password is taken from the environment; a large answer costs no more than a small one.
+         cookie or password is taken from the environment; no address outside the egress policy is connected to; a
+         large answer costs no more than a small one.
 """
 
 import asyncio
@@ -19,6 +20,8 @@ from urllib.parse import quote
 import aiohttp
 
 from fleet import __version__, failpoints
+from fleet.delivery.addresses import Policy
+from fleet.delivery.egress import EgressDenied, guarded_connector
 from fleet.domain.retry import RETRY_AFTER_CAP, Broken, Delivered, Outcome, Refused, TimedOutAttempt, one_line
 
 RESPONSE_LIMIT = 64 * 1024
@@ -50,14 +53,15 @@ class Request:
 
 
 class HttpClient:
-    """A pool of connections, used as `async with HttpClient(64) as client`."""
+    """A pool of connections to where the policy allows, used as `async with HttpClient(64) as client`."""
 
-    def __init__(self, concurrency: int) -> None:
+    def __init__(self, concurrency: int, egress: Policy = Policy()) -> None:  # noqa: B008 - it is immutable
         self._concurrency = concurrency
+        self._egress = egress
 
     async def __aenter__(self) -> Self:
         self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=self._concurrency, keepalive_timeout=KEEPALIVE),
+            connector=guarded_connector(self._egress, limit=self._concurrency, keepalive_timeout=KEEPALIVE),
             headers={"User-Agent": f"Fleet/{__version__}", "Accept-Encoding": "identity"},
             skip_auto_headers=("Content-Type",),
             cookie_jar=aiohttp.DummyCookieJar(),
@@ -84,6 +88,8 @@ class HttpClient:
                 return await self._send(request, on_sent)
         except TimeoutError:
             return TimedOutAttempt(f"No complete answer within {request.timeout:g} s.")
+        except EgressDenied as denied:
+            return Refused(str(denied))
         except (aiohttp.InvalidURL, aiohttp.NonHttpUrlClientError):
             return Refused("The URL is not a valid http or https URL.")
         except Exception as error:  # noqa: BLE001 - whatever the engine does, an attempt must end in an outcome

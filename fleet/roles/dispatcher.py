@@ -18,6 +18,7 @@ from uuid import UUID, uuid4
 from psycopg import Error
 
 from fleet import failpoints, log, metrics
+from fleet.delivery.addresses import Policy
 from fleet.delivery.http import HttpClient
 from fleet.domain.retry import HandedBack, Lost, Outcome, Refused, RetryPolicy, after_attempt
 from fleet.operations import schedules
@@ -52,11 +53,12 @@ class Dispatcher(Role):
         self._stack = contextlib.AsyncExitStack()
         self._tasks: list[asyncio.Task[None]] = []
         self._pausing: set[asyncio.Task[None]] = set()
+        self._egress = Policy(settings.egress_deny_private, settings.egress_allow)
         metrics.slots_total.set(self._slots)
 
     async def start(self, pool: Pool) -> None:
         self._pool = pool
-        self._client = await self._stack.enter_async_context(HttpClient(self._slots))
+        self._client = await self._stack.enter_async_context(HttpClient(self._slots, self._egress))
         self._results = Results(pool, self.worker)
         self._writer = asyncio.create_task(self._results.run())
         self._tasks = [

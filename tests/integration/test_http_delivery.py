@@ -12,6 +12,7 @@ from email.utils import format_datetime
 import pytest
 
 from fleet import __version__
+from fleet.delivery.addresses import Policy
 from fleet.delivery.http import HttpClient, Request, parse_retry_after
 from fleet.domain.retry import Broken, Delivered, Outcome, Refused, TimedOutAttempt
 
@@ -355,3 +356,11 @@ async def test_cancelling_a_delivery_ends_it_at_once() -> None:
         delivery.cancel()
         with pytest.raises(asyncio.CancelledError):
             await delivery
+
+
+async def test_an_address_outside_the_policy_is_refused_and_nothing_was_sent() -> None:
+    sent: list[bool] = []
+    async with target(says(OK)) as served, HttpClient(4, Policy(deny_private=True)) as client:
+        outcome = await client.deliver(request_to(served.port), lambda: sent.append(True))
+        assert outcome == Refused("The target's address 127.0.0.1 is not allowed (loopback).")
+        assert (sent, served.connections) == ([], 0)

@@ -92,11 +92,20 @@ def test_all_mistakes_of_all_sources_are_reported_at_once() -> None:
         ({"PORT": "70000"}, "PORT must be a whole number from 0 to 65535"),
         ({"TICK_BATCH": "\u0663"}, "TICK_BATCH must be a whole number"),
         ({"LEASE": "15"}, "LEASE must be a duration"),
+        ({"EGRESS_ALLOW": "10.0.0.1/8"}, "EGRESS_ALLOW must be networks separated by commas, such as 10.20.0.0/16"),
+        ({"EGRESS_ALLOW": "10.0.0.0/8,db.local"}, 'got "10.0.0.0/8,db.local"'),
         ({"FLEET_LEASE": "15s"}, "FLEET_LEASE is not a setting; did you mean LEASE?"),
     ],
 )
 def test_a_mistake_is_named_with_what_is_allowed(environ: dict[str, str], sentence: str) -> None:
     assert sentence in problems(environ=environ)
+
+
+def test_networks_are_a_list_in_the_file_and_text_with_commas_elsewhere() -> None:
+    write("fleet.toml", 'egress_allow = ["10.20.0.0/16", "::1"]')
+    from_file = load_with_origin(environ={})
+    assert from_file.settings.egress_allow == load(environ={"EGRESS_ALLOW": "10.20.0.0/16, ::1/128"}).egress_allow
+    assert [row.value for row in describe(from_file) if row.name == "egress_allow"] == ["10.20.0.0/16,::1/128"]
 
 
 def test_names_that_are_not_fleets_settings_are_left_alone() -> None:
