@@ -64,10 +64,12 @@ def check(text: str, where: str) -> None:
 
 def check_url(url: str) -> None:
     pieces = _compiled(url, "the URL")
-    head = pieces[0] if pieces and isinstance(pieces[0], str) else ""
-    if len(pieces) > 1 and not _HOST_ENDS.match(head):
+    placeholders = [piece for piece in pieces if isinstance(piece, Placeholder)]
+    if not placeholders:
+        return
+    if not (isinstance(pieces[0], str) and _HOST_ENDS.match(pieces[0])):
         raise UsageError("The host and port in the URL must be written out; placeholders may come after them.")
-    if any(name == "urlencode" for piece in pieces if isinstance(piece, Placeholder) for name, _ in piece.filters):
+    if any(name == "urlencode" for placeholder in placeholders for name, _ in placeholder.filters):
         raise UsageError("Values in the URL are percent-encoded by themselves; remove the filter urlencode.")
     _check_segments(with_stand_ins(url))
 
