@@ -10,15 +10,14 @@ import click
 
 from fleet.cli.schedule_look import history, list_, next_, show, stats
 from fleet.cli.schedule_options import (
-    changes_target,
     definition_options,
     read_fields,
     read_instants,
     read_jitter,
-    read_target,
 )
 from fleet.cli.schedule_views import both_clocks, print_execution, say_added
 from fleet.cli.session import Session, command, json_option, print_json, session, workspace_option
+from fleet.cli.target_options import changes_target, read_target
 from fleet.domain.duration import parse_duration
 from fleet.domain.schedule import Definition
 from fleet.errors import FleetError, NotFound, TimedOut, UsageError

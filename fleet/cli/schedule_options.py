@@ -6,21 +6,19 @@ Reading is pure and happens before a database is looked for; only instants wait 
 import functools
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
 import click
 
+from fleet.cli.target_options import NONE, TARGET, Given
 from fleet.domain.duration import parse_duration
 from fleet.domain.instant import parse_instant
-from fleet.domain.target import validate_http
 from fleet.errors import UsageError
 
 Command = TypeVar("Command", bound=Callable[..., Any])
-Given = Mapping[str, Any]
 
-NONE = "none"
 
 RULE = (
     click.option("--every", metavar="DURATION", help="Interval, such as 30s, 5m, 6h, 1d."),
@@ -40,13 +38,6 @@ LATENESS = (
     click.option("--catch-up-window", metavar="DURATION", help="How far back --catch-up all goes (24h)."),
     click.option("--max-plans-per-tick", type=click.IntRange(1, 10_000), help="Most planned times per pass (100)."),
     click.option("--overlap", type=click.Choice(["skip", "queue", "allow"]), help="While one is unfinished (skip)."),
-)
-TARGET = (
-    click.option("--url", help="Address to call."),
-    click.option("--method", help="POST by default."),
-    click.option("--header", "headers", multiple=True, metavar="'K: V'", help="Repeatable; replaces those it had."),
-    click.option("--payload", metavar="JSON|@FILE", help="Body to send; @- reads standard input."),
-    click.option("--timeout", metavar="DURATION", help="Longest a call may take, 1s to 60s (30s)."),
 )
 DELIVERY = (
     click.option("--max-attempts", type=int, metavar="N", help="Most tries of one execution (4)."),
@@ -98,34 +89,6 @@ def read_jitter(text: str, interval_seconds: int | None) -> int:
     if not re.fullmatch(r"[0-9]{1,2}(\.[0-9]{1,3})?%", text):
         raise UsageError(f"--jitter {text!r} must be a duration like 5s, a percentage from 0% to below 100%, or 0")
     return int(interval_seconds * 10 * float(text[:-1]))
-
-
-def read_target(given: Given, before: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """The target as it is stored; what is not given stays as it was."""
-    had = before or {}
-    url = given.get("url") or had.get("url")
-    if given.get("url") == "" or url is None:
-        raise UsageError("a schedule needs something to call: give --url https://example.com/path")
-    headers = read_headers(given["headers"]) if given.get("headers") else had.get("headers", {})
-    target = validate_http(url, given.get("method") or had.get("method", "POST"), headers)
-    return {"kind": "http", "url": target.url, "method": target.method, "headers": target.headers}
-
-
-def changes_target(given: Given) -> bool:
-    return any(given.get(option) for option in ("url", "method", "headers")) or given.get("url") == ""
-
-
-def read_headers(lines: Sequence[str]) -> dict[str, str]:
-    headers: dict[str, str] = {}
-    for line in lines:
-        name, colon, value = line.partition(":")
-        if not colon:
-            # The line is not repeated: it may be a secret without its name.
-            raise UsageError("a --header has no colon; write it like 'Accept: text/plain'")
-        if name.strip() in headers:
-            raise UsageError(f"the header {name.strip()} is given twice; give it once")
-        headers[name.strip()] = value.strip()
-    return headers
 
 
 def read_labels(pairs: Sequence[str]) -> dict[str, str]:

@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
 from types import SimpleNamespace, TracebackType
 from typing import Self
 from urllib.parse import quote
@@ -21,17 +20,16 @@ import aiohttp
 
 from fleet import __version__, failpoints
 from fleet.delivery.addresses import Policy
+from fleet.delivery.answer import Answer, judge
 from fleet.delivery.egress import EgressDenied, guarded_connector
-from fleet.domain.retry import RETRY_AFTER_CAP, Broken, Delivered, Outcome, Refused, TimedOutAttempt, one_line
+from fleet.domain.retry import Broken, Outcome, Refused, TimedOutAttempt, one_line
+from fleet.domain.success import ANY_2XX, SuccessTest
 
 RESPONSE_LIMIT = 64 * 1024
 
 # Below the 5 s after which common servers (Node, uvicorn) drop an idle connection. A request sent into a closing
 # connection is a spent attempt, so it is better to connect anew than to race the server's timer.
 KEEPALIVE = 4.0
-
-_RETRYABLE = frozenset({408, 425, 429})
-_GONE = 410
 
 # '%' is left out, so that what arrives can be decoded without doubt.
 _HEADER_SAFE = (string.punctuation + " ").replace("%", "")
@@ -50,6 +48,8 @@ class Request:
     headers: Mapping[str, str]
     body: bytes
     timeout: float
+    fence: int = 0
+    success: SuccessTest = ANY_2XX
 
 
 class HttpClient:
@@ -81,11 +81,15 @@ class HttpClient:
     ) -> None:
         await self._session.close()
 
-    async def deliver(self, request: Request, on_sent: Callable[[], None]) -> Outcome:
+    async def deliver(
+        self, request: Request, on_sent: Callable[[], None], on_answer: Callable[[Answer], None] = lambda _: None
+    ) -> Outcome:
         """Make one attempt. Only cancellation is raised; everything else that can happen is an outcome."""
         try:
             async with asyncio.timeout(request.timeout):
-                return await self._send(request, on_sent)
+                answer = await self._send(request, on_sent)
+            on_answer(answer)
+            return judge(answer, request.success, datetime.now(UTC))
         except TimeoutError:
             return TimedOutAttempt(f"No complete answer within {request.timeout:g} s.")
         except EgressDenied as denied:
@@ -95,7 +99,8 @@ class HttpClient:
         except Exception as error:  # noqa: BLE001 - whatever the engine does, an attempt must end in an outcome
             return Broken(_reason(error))
 
-    async def _send(self, request: Request, on_sent: Callable[[], None]) -> Outcome:
+    async def _send(self, request: Request, on_sent: Callable[[], None]) -> Answer:
+        began = time.monotonic()
         failpoints.hit("http.before_connect")
         async with self._session.request(
             request.method,
@@ -106,9 +111,9 @@ class HttpClient:
             trace_request_ctx=on_sent,
         ) as response:
             failpoints.hit("http.after_headers")
-            await _drain(response)
+            body, is_whole = await _read(response)
             failpoints.hit("http.after_body")
-            return _judge(response.status, response.headers.get("Retry-After"), datetime.now(UTC))
+            return Answer(response.status, tuple(response.headers.items()), body, is_whole, time.monotonic() - began)
 
 
 class _ConnectionBroke(aiohttp.ClientError):
@@ -147,40 +152,23 @@ def _headers(request: Request) -> dict[str, str]:
         "Fleet-Schedule": quote(request.schedule, safe=_HEADER_SAFE),
         "Fleet-Scheduled-At": scheduled_at.replace("+00:00", "Z"),
         "Fleet-Attempt": str(request.attempt),
+        "Fleet-Fence": str(request.fence),
     }
 
 
-async def _drain(response: aiohttp.ClientResponse) -> None:
-    """Read a small answer to its end, so that its connection can be used again; drop the connection of a large one."""
-    size = 0
+async def _read(response: aiohttp.ClientResponse) -> tuple[bytes, bool]:
+    """As much of the answer as is looked at, and whether that is all of it.
+
+    A small answer is read to its end, so that its connection can be used again; a large one's connection is dropped.
+    """
+    chunks, size = [], 0
     async for chunk in response.content.iter_any():
+        chunks.append(chunk)
         size += len(chunk)
         if size > RESPONSE_LIMIT:
             response.close()
-            return
-
-
-def _judge(status: int, retry_after: str | None, now: datetime) -> Outcome:
-    reason = f"The target answered {status}."
-    if 200 <= status < 300:
-        return Delivered(status)
-    if status in _RETRYABLE or status >= 500:
-        return Broken(reason, status, parse_retry_after(retry_after, now))
-    return Refused(reason, status, gone=status == _GONE)
-
-
-def parse_retry_after(value: str | None, now: datetime) -> float | None:
-    """Seconds until the moment a Retry-After header names, at most a day; None when there is none to be read."""
-    text = (value or "").strip()
-    if text.isascii() and text.isdigit():
-        return min(float(text), RETRY_AFTER_CAP)
-    try:
-        moment = parsedate_to_datetime(text)
-    except (ValueError, TypeError, IndexError, OverflowError):
-        return None
-    # HTTP dates are in GMT; the parser leaves the zone out when it is written as -0000.
-    wait = (moment if moment.tzinfo else moment.replace(tzinfo=UTC)) - now
-    return max(0.0, min(wait.total_seconds(), RETRY_AFTER_CAP))
+            return b"".join(chunks)[:RESPONSE_LIMIT], False
+    return b"".join(chunks), True
 
 
 def _reason(error: Exception) -> str:

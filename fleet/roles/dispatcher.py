@@ -19,8 +19,10 @@ from psycopg import Error
 
 from fleet import failpoints, log, metrics
 from fleet.delivery.addresses import Policy
+from fleet.delivery.answer import head
 from fleet.delivery.http import HttpClient
 from fleet.domain.retry import HandedBack, Lost, Outcome, Refused, RetryPolicy, after_attempt
+from fleet.errors import FleetError
 from fleet.operations import schedules
 from fleet.roles.alarm import listen
 from fleet.roles.ending import end
@@ -130,9 +132,9 @@ class Dispatcher(Role):
     async def _attempt(self, held: Held) -> Outcome:
         try:
             request = request_of(held.execution)
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, FleetError) as error:
             return Refused(f"the stored target cannot be read: {error!r}")
-        outcome = await self._client.deliver(request, held.sending)
+        outcome = await self._client.deliver(request, held.sending, held.answered)
         return HandedBack() if held.is_over else outcome
 
     def _finish(self, held: Held, outcome: Outcome) -> None:
@@ -161,6 +163,7 @@ class Dispatcher(Role):
                 change.status_code,
                 change.retry_in,
                 change.spends_attempt,
+                head(held.answer) if held.answer else None,
             ),
         )
         if isinstance(outcome, Refused) and outcome.gone:

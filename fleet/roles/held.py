@@ -6,7 +6,9 @@ from uuid import UUID
 
 import orjson
 
+from fleet.delivery.answer import Answer
 from fleet.delivery.http import Request
+from fleet.domain.success import success_test
 from fleet.store.executions import Leased
 
 # Between this worker's last look at its clock and the first byte on the wire something may take a moment.
@@ -27,6 +29,7 @@ class Held:
         self.sent = False
         self.is_over = False
         self.is_lost = False
+        self.answer: Answer | None = None
         self.task: asyncio.Task[None] | None = None
 
     def sending(self) -> None:
@@ -35,6 +38,9 @@ class Held:
             self.is_over = True
             raise LeaseOver
         self.sent = True
+
+    def answered(self, answer: Answer) -> None:
+        self.answer = answer
 
     def wants_renewal(self) -> bool:
         return time.monotonic() >= self.leased_at + self.execution.lease / 3
@@ -58,4 +64,6 @@ def request_of(execution: Leased) -> Request:
         headers=target["headers"],
         body=b"" if execution.payload is None or target["method"] in BODILESS else execution.payload.encode(),
         timeout=execution.timeout,
+        fence=execution.fence,
+        success=success_test(target.get("expect_status"), target.get("expect_body")),
     )

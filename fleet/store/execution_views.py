@@ -89,7 +89,7 @@ SELECT e.id, e.schedule_id, s.name AS schedule, e.workspace_id, e.scope, e.sched
  WHERE e.id = %(id)s AND e.workspace_id = %(workspace)s
 """
 ATTEMPTS = """
-SELECT execution_id, attempt, worker_id, started_at, finished_at, outcome, status_code, error
+SELECT execution_id, attempt, worker_id, started_at, finished_at, outcome, status_code, error, response
   FROM attempts WHERE execution_id = %(id)s ORDER BY attempt
 """
 RETRIES = """

@@ -30,6 +30,8 @@ class Leased(NamedTuple):
     lease: float
     late: float
     """Seconds from execute_at to the lease, by the database's clock."""
+    fence: int
+    """Grows with every lease: a receiver that has seen a higher one may drop this request."""
 
 
 # SKIP LOCKED splits the work; the status is checked again on the locked row. In a queue only the head may go: no
@@ -53,13 +55,14 @@ WITH free AS MATERIALIZED (
 )
 UPDATE executions e
    SET status = 'in_progress', attempt = e.attempt + 1, lease_token = %(token)s, leased_by = %(worker)s,
+       fence = nextval('fleet_fence'),
        leased_at = clock_timestamp(), started_at = coalesce(e.started_at, clock_timestamp()),
        leased_until = clock_timestamp() + coalesce(s.lease_seconds, %(lease)s) * interval '1 second'
   FROM free JOIN cron_schedules s ON s.id = free.schedule_id
  WHERE e.id = free.id
 RETURNING e.id, e.attempt, e.scheduled_at, e.execute_at, e.scope, e.schedule_id, s.name, e.workspace_id,
           s.target::text, s.payload::text, s.timeout_seconds, s.delivery, s.max_attempts, s.backoff_seconds,
-          coalesce(s.lease_seconds, %(lease)s), date_part('epoch', clock_timestamp() - e.execute_at)
+          coalesce(s.lease_seconds, %(lease)s), date_part('epoch', clock_timestamp() - e.execute_at), e.fence
 """
 
 
@@ -136,6 +139,8 @@ class Finish(NamedTuple):
     status_code: int | None
     retry_in: float | None
     spent: bool = True
+    response: str | None = None
+    """The head of the answer, as JSON."""
 
 
 # One statement for the whole batch: the execution's new status and the attempt's history row commit together. Rows
@@ -144,8 +149,8 @@ class Finish(NamedTuple):
 FINISH = """
 WITH result AS MATERIALIZED (
     SELECT * FROM unnest(%(id)s::uuid[], %(token)s::uuid[], %(status)s::text[], %(outcome)s::text[], %(error)s::text[],
-                         %(code)s::int[], %(retry_in)s::float8[], %(spent)s::boolean[])
-        AS result (id, token, status, outcome, error, code, retry_in, spent)
+                         %(code)s::int[], %(retry_in)s::float8[], %(spent)s::boolean[], %(response)s::text[])
+        AS result (id, token, status, outcome, error, code, retry_in, spent, response)
 ), finished AS (
     UPDATE executions e
        SET status = r.status, error = r.error, lease_token = NULL, leased_until = NULL,
@@ -156,13 +161,15 @@ WITH result AS MATERIALIZED (
       FROM result r
      WHERE e.id = r.id AND e.lease_token = r.token
  RETURNING e.id, CASE WHEN r.spent THEN e.attempt ELSE e.attempt + 1 END AS attempt, e.leased_by, e.leased_at,
-           r.outcome, r.code, r.error
+           r.outcome, r.code, r.error, r.response
 ), history AS (
-    INSERT INTO attempts (execution_id, attempt, worker_id, started_at, finished_at, outcome, status_code, error)
-    SELECT id, attempt, leased_by, leased_at, clock_timestamp(), outcome, code, error FROM finished
+    INSERT INTO attempts (execution_id, attempt, worker_id, started_at, finished_at, outcome, status_code, error,
+                          response)
+    SELECT id, attempt, leased_by, leased_at, clock_timestamp(), outcome, code, error, response::jsonb FROM finished
     ON CONFLICT (execution_id, attempt) DO UPDATE
        SET worker_id = excluded.worker_id, started_at = excluded.started_at, finished_at = excluded.finished_at,
-           outcome = excluded.outcome, status_code = excluded.status_code, error = excluded.error
+           outcome = excluded.outcome, status_code = excluded.status_code, error = excluded.error,
+           response = excluded.response
      WHERE attempts.outcome = 'handed_back'
 )
 SELECT id FROM finished
@@ -183,6 +190,7 @@ async def finish(connection: Connection, results: Sequence[Finish]) -> set[UUID]
             "code": [r.status_code for r in results],
             "retry_in": [r.retry_in for r in results],
             "spent": [r.spent for r in results],
+            "response": [r.response for r in results],
         },
     )
     return {row[0] for row in await cursor.fetchall()}

@@ -12,7 +12,7 @@ from psycopg.conninfo import conninfo_to_dict
 
 from fleet.errors import FleetError
 
-HEAD = "0001"
+HEAD = "0002"
 
 # One migration at a time: roles that start together on an empty database queue up here.
 LOCK = "SELECT pg_advisory_lock(hashtext('fleet.migrate'))"

@@ -137,6 +137,7 @@ executions = Table(
     Column("finished_at", Instant),
     Column("error", Text),
     Column("retry_of", UUID),
+    Column("fence", BigInteger),
 )
 Index(
     "executions_identity",
@@ -168,6 +169,7 @@ attempts = Table(
     Column("outcome", Text, nullable=False),
     Column("status_code", Integer),
     Column("error", Text),
+    Column("response", JSONB),
 )
 
 gaps = Table(

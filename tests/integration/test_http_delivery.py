@@ -13,7 +13,8 @@ import pytest
 
 from fleet import __version__
 from fleet.delivery.addresses import Policy
-from fleet.delivery.http import HttpClient, Request, parse_retry_after
+from fleet.delivery.answer import parse_retry_after
+from fleet.delivery.http import HttpClient, Request
 from fleet.domain.retry import Broken, Delivered, Outcome, Refused, TimedOutAttempt
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"

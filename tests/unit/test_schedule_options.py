@@ -9,13 +9,12 @@ import pytest
 
 from fleet.cli.schedule_options import (
     read_fields,
-    read_headers,
     read_instants,
     read_jitter,
     read_json,
     read_labels,
-    read_target,
 )
+from fleet.cli.target_options import read_headers, read_target
 from fleet.errors import UsageError
 
 NOW = datetime(2026, 5, 1, 12, 0, tzinfo=UTC)
@@ -175,3 +174,16 @@ def test_a_header_given_twice_is_refused() -> None:
 
 def test_a_label_may_hold_an_equals_sign() -> None:
     assert read_labels(["query=a=b"]) == {"query": "a=b"}
+
+
+def test_what_counts_as_delivered_is_kept_with_the_target_and_can_be_lifted() -> None:
+    target = read_target({"url": URL, "expect_status": "200-204,304", "expect_body": "done"})
+    assert (target["expect_status"], target["expect_body"]) == ("200-204,304", "done")
+    assert read_target({"method": "PUT"}, target)["expect_body"] == "done"
+    assert "expect_body" not in read_target({"expect_body": "none"}, target)
+
+
+@pytest.mark.parametrize("text", ["", "abc", "99", "600", "300-200", "200,", "2xx", "200-", "²00"])
+def test_statuses_that_cannot_be_read_are_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="expect-status"):
+        read_target({"url": URL, "expect_status": text})
