@@ -12,6 +12,7 @@ from pathlib import Path
 from cryptography.fernet import Fernet, InvalidToken, MultiFernet
 
 from fleet.errors import FleetError, UsageError
+from fleet.settings import Settings
 
 PREFIX = "sealed:v1:"
 KEY_FILE = "secret.key"
@@ -58,7 +59,8 @@ class SecretBox:
 
     def open(self, sealed: str) -> str:
         token = _token(sealed)
-        self._newest()
+        if not self._keys:
+            raise FleetError("A stored secret cannot be opened without a key; set SECRET_KEY.")
         try:
             return MultiFernet(self._keys).decrypt(token).decode()
         except InvalidToken:
@@ -126,3 +128,10 @@ def _fernet(text: str, number: int, count: int) -> Fernet:
         raise UsageError(
             f"Key {number} of {count} in SECRET_KEY is not 32 bytes in URL-safe base64; make one with {MAKE_A_KEY}."
         ) from None
+
+
+def secret_box(settings: Settings) -> SecretBox:
+    """The box of this fleet: by SECRET_KEY, or by the key beside the embedded Postgres."""
+    if settings.secret_key is None and settings.database_url is None:
+        return SecretBox(key_for(settings.data_dir))
+    return SecretBox(settings.secret_key)

@@ -3,6 +3,7 @@
 How values are found and mistakes reported is in fleet/config.py.
 """
 
+import base64
 import ipaddress
 import re
 from collections.abc import Callable
@@ -17,7 +18,8 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from fleet.domain.duration import format_duration, parse_duration
 from fleet.errors import UsageError
 
-SECRETS = frozenset({"database_url"})  # never shown whole, and may come from the file that NAME_FILE names
+# Never shown whole, and may come from the file that NAME_FILE names.
+SECRETS = frozenset({"database_url", "secret_key"})
 
 
 def _duration(value: object) -> object:
@@ -43,6 +45,13 @@ def _word(value: object) -> object:
 def _postgres(value: str) -> str:
     if not re.match(r"postgres(ql)?://|\s*\w+\s*=", value):
         raise ValueError("not a Postgres address")
+    return value
+
+
+def _keys(value: str) -> str:
+    for key in value.split(","):
+        if len(base64.urlsafe_b64decode(key.strip())) != 32:
+            raise ValueError("not a key")
     return value
 
 
@@ -91,6 +100,12 @@ class Settings(BaseModel):
         None,
         "Postgres to meet in; unset starts an embedded one in the data folder",
         allowed="a Postgres address such as postgresql://user:password@host:5432/name",
+        secret=True,
+    )
+    secret_key: Annotated[str, AfterValidator(_keys)] | None = _setting(
+        None,
+        "keys that seal stored secrets, the first seals, all open; the embedded Postgres keeps one beside its data",
+        allowed="one or more keys separated by commas, each 32 bytes in URL-safe base64",
         secret=True,
     )
     data_dir: Path = _setting(
@@ -222,7 +237,7 @@ def shown(name: str, value: Any) -> str:
     if value is None:
         return ""
     if name in SECRETS:
-        return redact(str(value))
+        return redact(str(value)) if name == "database_url" else "***"
     if isinstance(value, timedelta):
         return format_duration(value)
     if isinstance(value, tuple):

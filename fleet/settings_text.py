@@ -7,7 +7,7 @@ import json
 from datetime import timedelta
 from pathlib import Path
 
-from fleet.settings import SECRETS, Settings, default_of, env_name, meaning_of, shown
+from fleet.settings import Settings, default_of, env_name, meaning_of, shown
 
 TOML_HEAD = """\
 # Fleet's settings. Every line shows a default: take away the # and change the value.
@@ -31,6 +31,13 @@ in the environment. `fleetctl config check` only checks; `fleetctl config show -
 """
 
 
+EXAMPLES = {
+    "database_url": '"postgresql://user:password@host:5432/name"',
+    "secret_key": '"AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA="',
+    "port": "5000",
+}
+
+
 def toml_text() -> str:
     """config/fleet.toml: every default, commented out, with its meaning above it."""
     return TOML_HEAD + "".join(
@@ -51,7 +58,7 @@ def _literal(name: str) -> str:
     """A default as TOML; one that is unset is shown as an example of the right kind."""
     default = default_of(name)
     if default is None:
-        return '"postgresql://user:password@host:5432/name"' if name in SECRETS else "5000"
+        return EXAMPLES[name]
     if isinstance(default, (timedelta, Path)):
         return json.dumps(shown(name, default))
     return json.dumps(default)

@@ -15,9 +15,10 @@ from fleet.cli.schedule_options import (
     read_instants,
     read_jitter,
 )
-from fleet.cli.schedule_views import both_clocks, print_execution, say_added
+from fleet.cli.schedule_views import both_clocks, print_execution, say_added, say_secret
+from fleet.cli.secret_options import Sealed, changes_secrets, read_secrets
 from fleet.cli.session import Session, command, json_option, print_json, session, workspace_option
-from fleet.cli.target_options import changes_target, read_target
+from fleet.cli.target_options import SEALED, changes_target, read_target
 from fleet.domain.duration import parse_duration
 from fleet.domain.schedule import Definition
 from fleet.errors import FleetError, NotFound, TimedOut, UsageError
@@ -50,14 +51,17 @@ async def add(name: str, workspace: str | None, as_json: bool, **given: Any) -> 
     if given["jitter"] is not None:
         fields["jitter_ms"] = read_jitter(given["jitter"], fields.get("interval_seconds"))
     async with session(workspace) as own:
+        sealed = read_secrets(given, {}, own.box) if changes_secrets(given) else Sealed({}, None)
+        fields["target"] |= sealed.parts
         fields |= read_instants(given, await store.clock(own.connection))
         definition = Definition(name=name, workspace_id=own.settings.workspace, **fields)
         schedule_id = await schedules.add(own.connection, definition, own.window)
         made = await overview.get_schedule(own.connection, schedule_id)
     if as_json:
-        print_json(made)
+        print_json(made | ({"secret": sealed.shown_once} if sealed.shown_once else {}))
     else:
         say_added(made, jitter_given=given["jitter"] is not None)
+        say_secret(sealed.shown_once)
 
 
 @schedule.command()
@@ -74,6 +78,9 @@ async def update(name: str, workspace: str | None, as_json: bool, **given: Any) 
         async with own.connection.transaction():
             now = await _take(own, name)
             changes = {**fields, **_edited(given, fields, now), **read_instants(given, now["now"])}
+            sealed = read_secrets(given, now["target"], own.box) if changes_secrets(given) else Sealed({}, None)
+            if changes_secrets(given):
+                changes["target"] = _with_secrets(changes.get("target", now["target"]), sealed)
             if not changes and not given["disabled"]:
                 raise UsageError("nothing to change was given; see `fleetctl schedule update --help`")
             schedule_id, changed = await schedules.update(
@@ -82,6 +89,12 @@ async def update(name: str, workspace: str | None, as_json: bool, **given: Any) 
             if given["disabled"]:
                 await schedules.pause(own.connection, own.settings.workspace, name, None, own.window)
         await _say(own, schedule_id, as_json, "updated" if changed or given["disabled"] else "nothing changed in")
+    say_secret(sealed.shown_once)
+
+
+def _with_secrets(target: dict[str, Any], sealed: Sealed) -> dict[str, Any]:
+    plain = {name: value for name, value in target.items() if name not in SEALED}
+    return plain | sealed.parts
 
 
 async def _take(own: Session, name: str) -> dict[str, Any]:

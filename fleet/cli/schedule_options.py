@@ -12,7 +12,9 @@ from typing import Any, TypeVar
 
 import click
 
+from fleet.cli.secret_options import SECRETS
 from fleet.cli.target_options import NONE, TARGET, Given
+from fleet.delivery import template
 from fleet.domain.duration import parse_duration
 from fleet.domain.instant import parse_instant
 from fleet.errors import UsageError
@@ -55,7 +57,7 @@ ABOUT = (
 
 def definition_options(command: Command) -> Command:
     """Add every option that defines a schedule, in the order the help shows them."""
-    options = (*RULE, *LATENESS, *TARGET, *DELIVERY, *ABOUT)
+    options = (*RULE, *LATENESS, *TARGET, *SECRETS, *DELIVERY, *ABOUT)
     return functools.reduce(lambda decorated, option: option(decorated), reversed(options), command)
 
 
@@ -134,7 +136,7 @@ def _refuse_constant(name: str) -> Any:
 
 def read_payload(text: str) -> Any:
     if not text.startswith("@"):
-        return read_json(text, "--payload")
+        return _body(read_json(text, "--payload"))
     try:
         with click.open_file(text[1:], encoding="utf-8") as stream:
             content = stream.read()
@@ -142,7 +144,15 @@ def read_payload(text: str) -> Any:
         raise UsageError(f"--payload {text} cannot be read: {error.strerror}; check the file's name") from None
     except UnicodeDecodeError:
         raise UsageError(f"--payload {text} is not UTF-8 text; convert the file") from None
-    return read_json(content, f"--payload {text}")
+    return _body(read_json(content, f"--payload {text}"))
+
+
+def _body(payload: Any) -> Any:
+    """Placeholders in the body are those in its JSON text."""
+    text = json.dumps(payload, ensure_ascii=False)
+    if template.has_template(text):
+        template.check(text, "the body")
+    return payload
 
 
 def _metadata(text: str) -> Any:

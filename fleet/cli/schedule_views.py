@@ -33,6 +33,11 @@ def both_clocks(at: datetime, timezone: str) -> str:
     return format_instant(at) if timezone == "UTC" else f"{format_instant(at)} ({local(at, timezone)}, {timezone})"
 
 
+def say_secret(secret: str | None) -> None:
+    if secret is not None:
+        click.echo(f"the signing secret, shown this once: {secret}", err=True)
+
+
 def say_added(schedule: Row, jitter_given: bool) -> None:
     name = schedule["name"]
     if not schedule["enabled"]:

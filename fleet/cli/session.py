@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any, ParamSpec
+from typing import TYPE_CHECKING, Any, ParamSpec
 from uuid import UUID
 
 import click
@@ -20,6 +20,9 @@ from fleet.operations.database import check_schema, open_database
 from fleet.operations.schedules import Window
 from fleet.store.connection import Connection, connect, reason
 
+if TYPE_CHECKING:
+    from fleet.secrets import SecretBox
+
 P = ParamSpec("P")
 
 
@@ -27,6 +30,12 @@ P = ParamSpec("P")
 class Session:
     connection: Connection
     settings: Settings
+
+    @property
+    def box(self) -> "SecretBox":
+        from fleet.secrets import secret_box
+
+        return secret_box(self.settings)
 
     @property
     def window(self) -> Window:

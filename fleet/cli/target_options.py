@@ -5,6 +5,7 @@ from typing import Any
 
 import click
 
+from fleet.delivery.template import check, check_url, with_stand_ins
 from fleet.domain.success import success_test
 from fleet.domain.target import validate_http
 from fleet.errors import UsageError
@@ -12,6 +13,7 @@ from fleet.errors import UsageError
 Given = Mapping[str, Any]
 
 NONE = "none"
+SEALED = ("secrets", "secret_headers")
 EXPECTATIONS = ("expect_status", "expect_body")
 
 TARGET = (
@@ -32,11 +34,19 @@ def read_target(given: Given, before: Mapping[str, Any] | None = None) -> dict[s
     if given.get("url") == "" or url is None:
         raise UsageError("a schedule needs something to call: give --url https://example.com/path")
     headers = read_headers(given["headers"]) if given.get("headers") else had.get("headers", {})
-    target = validate_http(url, given.get("method") or had.get("method", "POST"), headers)
-    stored = {"kind": "http", "url": target.url, "method": target.method, "headers": target.headers}
+    check_templates(url, headers)
+    target = validate_http(with_stand_ins(url), given.get("method") or had.get("method", "POST"), headers)
+    stored = {"kind": "http", "url": url, "method": target.method, "headers": target.headers}
     expected = {option: _expected(given, had, option) for option in EXPECTATIONS}
     success_test(**expected)
-    return stored | {option: text for option, text in expected.items() if text is not None}
+    sealed = {name: had[name] for name in SEALED if name in had}
+    return stored | sealed | {option: text for option, text in expected.items() if text is not None}
+
+
+def check_templates(url: str, headers: Mapping[str, str]) -> None:
+    check_url(url)
+    for name, value in headers.items():
+        check(value, f"the header {name}")
 
 
 def _expected(given: Given, had: Given, option: str) -> str | None:

@@ -19,6 +19,7 @@ from urllib.parse import quote
 import aiohttp
 
 from fleet import __version__, failpoints
+from fleet.delivery import signing
 from fleet.delivery.addresses import Policy
 from fleet.delivery.answer import Answer, judge
 from fleet.delivery.egress import EgressDenied, guarded_connector
@@ -49,6 +50,7 @@ class Request:
     body: bytes
     timeout: float
     fence: int = 0
+    secrets: tuple[str, ...] = ()
     success: SuccessTest = ANY_2XX
 
 
@@ -146,14 +148,20 @@ def _headers(request: Request) -> dict[str, str]:
     if request.body and not any(name.lower() == "content-type" for name in headers):
         headers["Content-Type"] = "application/json"
     scheduled_at = request.scheduled_at.astimezone(UTC).isoformat(timespec="milliseconds")
-    return headers | {
+    timestamp = int(time.time())
+    own = {
         "webhook-id": request.execution_id,
-        "webhook-timestamp": str(int(time.time())),
+        "webhook-timestamp": str(timestamp),
         "Fleet-Schedule": quote(request.schedule, safe=_HEADER_SAFE),
         "Fleet-Scheduled-At": scheduled_at.replace("+00:00", "Z"),
         "Fleet-Attempt": str(request.attempt),
         "Fleet-Fence": str(request.fence),
     }
+    if request.secrets:
+        who, secrets = request.execution_id, request.secrets
+        own["webhook-signature"] = signing.sign(secrets, who, timestamp, request.body)
+        own["Fleet-Fence-Signature"] = signing.fence_signature(secrets, who, timestamp, request.fence)
+    return headers | own
 
 
 async def _read(response: aiohttp.ClientResponse) -> tuple[bytes, bool]:

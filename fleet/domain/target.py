@@ -3,12 +3,14 @@
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 from urllib.parse import SplitResult, urlsplit
 
 from fleet.errors import UsageError
 
 METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE", "HEAD")
 URL_LENGTH = 2048
+HIDDEN = "***"
 
 # These frame the request on its connection or are Fleet's own word about the execution; a second, different
 # value would let a schedule smuggle requests or forge where a delivery came from.
@@ -54,6 +56,14 @@ def validate_http(url: str, method: str, headers: Mapping[str, str]) -> HttpTarg
             raise UsageError(f"The header {name} is given twice in different spellings; give it once.")
         seen.add(name.lower())
     return HttpTarget(url, method.upper(), dict(headers))
+
+
+def public_target(target: Mapping[str, Any]) -> dict[str, Any]:
+    """A stored target as people see it: that there are secrets, never which, not even sealed."""
+    hidden: dict[str, Any] = {"secrets": [HIDDEN] * len(target.get("secrets", ()))} if "secrets" in target else {}
+    if "secret_headers" in target:
+        hidden["secret_headers"] = dict.fromkeys(target["secret_headers"], HIDDEN)
+    return {**target, **hidden}
 
 
 def _check_url(url: str) -> None:

@@ -21,14 +21,16 @@ from fleet import failpoints, log, metrics
 from fleet.delivery.addresses import Policy
 from fleet.delivery.answer import head
 from fleet.delivery.http import HttpClient
-from fleet.domain.retry import HandedBack, Lost, Outcome, Refused, RetryPolicy, after_attempt
-from fleet.errors import FleetError
+from fleet.domain.retry import Broken, HandedBack, Lost, Outcome, Refused, RetryPolicy, after_attempt
+from fleet.errors import FleetError, UsageError
 from fleet.operations import schedules
 from fleet.roles.alarm import listen
 from fleet.roles.ending import end
-from fleet.roles.held import Held, request_of
+from fleet.roles.held import Held
+from fleet.roles.requests import request_of
 from fleet.roles.results import Results
 from fleet.roles.role import Role
+from fleet.secrets import secret_box
 from fleet.settings import Settings
 from fleet.store import executions
 from fleet.store.connection import Connection
@@ -60,6 +62,7 @@ class Dispatcher(Role):
 
     async def start(self, pool: Pool) -> None:
         self._pool = pool
+        self._box = secret_box(self.settings)
         self._client = await self._stack.enter_async_context(HttpClient(self._slots, self._egress))
         self._results = Results(pool, self.worker)
         self._writer = asyncio.create_task(self._results.run())
@@ -131,9 +134,12 @@ class Dispatcher(Role):
 
     async def _attempt(self, held: Held) -> Outcome:
         try:
-            request = request_of(held.execution)
-        except (ValueError, KeyError, TypeError, FleetError) as error:
-            return Refused(f"the stored target cannot be read: {error!r}")
+            request = request_of(held.execution, self._box.open)
+        except (UsageError, ValueError, KeyError, TypeError) as error:
+            return Refused(f"The request cannot be made: {error}.")
+        except FleetError as error:
+            # A secret that this worker has no key for: another worker may, or will have once it is told.
+            return Broken(f"The request cannot be made: {error}.")
         outcome = await self._client.deliver(request, held.sending, held.answered)
         return HandedBack() if held.is_over else outcome
 

@@ -4,16 +4,11 @@ import asyncio
 import time
 from uuid import UUID
 
-import orjson
-
 from fleet.delivery.answer import Answer
-from fleet.delivery.http import Request
-from fleet.domain.success import success_test
 from fleet.store.executions import Leased
 
 # Between this worker's last look at its clock and the first byte on the wire something may take a moment.
 MARGIN = 0.2
-BODILESS = ("GET", "HEAD")
 
 
 class LeaseOver(Exception):
@@ -50,20 +45,3 @@ class Held:
         self.is_lost = True
         if self.task is not None:
             self.task.cancel()
-
-
-def request_of(execution: Leased) -> Request:
-    target = orjson.loads(execution.target)
-    return Request(
-        execution_id=str(execution.id),
-        schedule=execution.schedule,
-        scheduled_at=execution.scheduled_at,
-        attempt=execution.attempt,
-        url=target["url"],
-        method=target["method"],
-        headers=target["headers"],
-        body=b"" if execution.payload is None or target["method"] in BODILESS else execution.payload.encode(),
-        timeout=execution.timeout,
-        fence=execution.fence,
-        success=success_test(target.get("expect_status"), target.get("expect_body")),
-    )

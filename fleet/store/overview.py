@@ -6,6 +6,7 @@ from uuid import UUID
 
 from psycopg.types.json import Jsonb
 
+from fleet.domain.target import public_target
 from fleet.errors import NotFound
 from fleet.store.connection import Connection, rows
 from fleet.store.ticks import PLANNABLE
@@ -83,7 +84,7 @@ async def list_schedules(
         "limit": limit,
         "after": after_name or "",
     }
-    return await rows(connection, LIST, parameters)
+    return [_public(row) for row in await rows(connection, LIST, parameters)]
 
 
 async def schedule_pages(
@@ -109,7 +110,11 @@ async def get_schedule(connection: Connection, schedule_id: UUID) -> dict[str, A
     found = await rows(connection, ONE, {"id": schedule_id})
     if not found:
         raise NotFound(f"schedule {schedule_id} does not exist")
-    return found[0]
+    return _public(found[0])
+
+
+def _public(schedule: dict[str, Any]) -> dict[str, Any]:
+    return {**schedule, "target": public_target(schedule["target"])}
 
 
 EXECUTIONS = """

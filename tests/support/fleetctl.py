@@ -28,12 +28,13 @@ class Answer(NamedTuple):
 
 
 class Fleetctl:
-    def __init__(self, dsn: str) -> None:
+    def __init__(self, dsn: str, **env: str) -> None:
         self.dsn = dsn
+        self._env = {"DATABASE_URL": dsn, **env}
 
     def __call__(self, *arguments: str, stdin: str | None = None) -> Answer:
         """In this process, with what `main` does about errors."""
-        result = CliRunner().invoke(fleetctl, arguments, input=stdin, env={"DATABASE_URL": self.dsn})
+        result = CliRunner().invoke(fleetctl, arguments, input=stdin, env=self._env)
         if isinstance(result.exception, FleetError):
             return Answer(result.exception.exit_code, result.stdout, f"{result.stderr}fleetctl: {result.exception}\n")
         if result.exception is not None and not isinstance(result.exception, SystemExit):
@@ -50,7 +51,7 @@ class Fleetctl:
         return subprocess.Popen(
             [sys.executable, "-m", "fleet", *arguments],
             cwd=REPOSITORY,
-            env={**os.environ, "DATABASE_URL": self.dsn},
+            env={**os.environ, **self._env},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

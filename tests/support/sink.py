@@ -17,6 +17,8 @@ class Receipt(NamedTuple):
     attempt: int
     received_at: datetime
     body: bytes
+    path: str
+    headers: dict[str, str]
 
 
 class Sink:
@@ -25,6 +27,8 @@ class Sink:
     def __init__(self) -> None:
         self.receipts: list[Receipt] = []
         self.status = 200
+        self.text = ""
+        self.headers: dict[str, str] = {}
         self.pause = 0.0
         self.gate = asyncio.Event()
         self.gate.set()
@@ -50,11 +54,13 @@ class Sink:
                 attempt=int(request.headers["Fleet-Attempt"]),
                 received_at=received_at,
                 body=body,
+                path=request.path_qs,
+                headers={name.lower(): value for name, value in request.headers.items()},
             )
         )
         await self.gate.wait()
         await asyncio.sleep(self.pause)
-        return web.Response(status=self.status)
+        return web.Response(status=self.status, text=self.text, headers=self.headers)
 
 
 @asynccontextmanager

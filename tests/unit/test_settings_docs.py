@@ -19,7 +19,8 @@ def test_the_shipped_toml_file_shows_every_default() -> None:
 def test_the_shipped_toml_file_with_its_lines_taken_in_gives_the_defaults(tmp_path: Path) -> None:
     file = tmp_path / "fleet.toml"
     file.write_text(re.sub(r"(?m)^# (\w+ = )", r"\1", toml_text()), encoding="utf-8")
-    examples = {"database_url": None, "port": None}  # unset by default, so the file can only show an example
+    # Unset by default, so the file can only show an example.
+    examples = {"database_url": None, "secret_key": None, "port": None}
     assert load(environ={}, toml=file).model_copy(update=examples) == Settings()
 
 
