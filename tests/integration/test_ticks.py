@@ -246,11 +246,11 @@ async def test_a_tick_whose_execution_exists_is_that_executions_fate_and_no_over
 
 
 async def test_a_ticker_takes_its_shard_and_whatever_is_overdue(make: Make) -> None:
-    ids = [await make.schedule(f"s{i}", max_runs=1) for i in range(12)]
+    ids = [await make.schedule(f"s{i}", max_runs=1) for i in range(60)]
     for id_ in ids:
         await make.age(id_, 10)
     await make.db.execute("UPDATE cron_ticks SET scheduled_at = now(), execute_at = now()")
     fresh = (await ticks.emit(make.db, grace=60, batch=100, shard=0, shards=3, shard_grace=3600)).executions
-    assert 0 < fresh < 12
+    assert 0 < fresh < 60
     overdue = (await ticks.emit(make.db, grace=60, batch=100, shard=0, shards=3, shard_grace=0)).executions
-    assert fresh + overdue == 12
+    assert fresh + overdue == 60

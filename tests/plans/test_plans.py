@@ -57,6 +57,7 @@ RESULTS: dict[str, list[Any]] = {
     "code": [200] * 100,
     "retry_in": [None] * 100,
     "spent": [True] * 100,
+    "response": [None] * 100,
 }
 GENERATE: dict[str, Any] = {"lookahead": 60.0, "grace": 60.0, "batch": 500, **SHARDING}
 LEASE: dict[str, Any] = {"worker": "w", "token": UUID(int=1), "limit": 100, "lease": 15.0, **SHARDING}
